@@ -1,0 +1,62 @@
+"""What others did to a target after we rolled it out. Pure.
+
+Another speculative config than ours is somebody's decision: it stays, and we stop. Any other edit (an image, another flag) is an
+ordinary change of the target, and the roll-out is made anew from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune_operator.restore import RECORD_ANNOTATION, is_intact, read_record
+from tabletune_operator.rollout import Rollout
+
+Body = Mapping[str, Any]
+
+
+def is_in_place(deployment: Body, rollout: Rollout) -> bool:
+    """Does the pod template hold everything that this roll-out would write? Raises RecordError."""
+    annotations = {**(deployment["metadata"].get("annotations") or {}), RECORD_ANNOTATION: rollout.record}
+    return is_intact({**deployment, "metadata": {**deployment["metadata"], "annotations": annotations}})
+
+
+def foreign_speculation(deployment: Body) -> str | None:
+    """What somebody else wrote in place of our speculative config, for a message; None: ours is there. Raises RecordError."""
+    record = read_record(deployment)
+    if record is None:
+        return None
+    applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
+    live = next((c for c in deployment["spec"]["template"]["spec"]["containers"] if c["name"] == record.container), None)
+    if live is None:
+        return None  # parse_target says that the container is gone
+    try:
+        theirs, ours = _speculation(live), _speculation(applied)
+    except ArgvError as error:
+        return str(error)
+    if theirs == ours:
+        return None
+    return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
+
+
+def as_applied(deployment: Body) -> Body:
+    """The Deployment with the engine's command and args as we applied them: what it would be without the others' edit of them.
+
+    Raises RecordError.
+    """
+    record = read_record(deployment)
+    if record is None:
+        return deployment
+    undone = copy.deepcopy(dict(deployment))
+    applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
+    for container in undone["spec"]["template"]["spec"]["containers"]:
+        if container["name"] == record.container:
+            container.update({field: applied[field] for field in ("command", "args") if field in applied})
+    return undone
+
+
+def _speculation(container: Body) -> dict[str, Any] | None:
+    return fold_speculative_config([*(container.get("command") or ()), *(container.get("args") or ())]).config

@@ -1,0 +1,48 @@
+"""Who keeps the number of a target's replicas, so that none of them may be borrowed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Body = Mapping[str, Any]
+
+
+def find_keepers(deployment: Body, scalers: Iterable[Body], budgets: Iterable[Body]) -> tuple[str, ...]:
+    """For messages: what each of them would do. `scalers` are HorizontalPodAutoscalers and KEDA's ScaledObjects of the namespace."""
+    name = deployment["metadata"]["name"]
+    labels = deployment["spec"]["template"]["metadata"].get("labels") or {}
+    found = [f"{s['kind']} {s['metadata']['name']} sets its replicas" for s in scalers if _scales(s, name)]
+    found += [
+        f"PodDisruptionBudget {b['metadata']['name']} allows no replica to stop"
+        for b in budgets
+        if selects((b.get("spec") or {}).get("selector"), labels) and (b.get("status") or {}).get("disruptionsAllowed", 0) < 1
+    ]
+    return tuple(sorted(found))
+
+
+def _scales(scaler: Body, deployment: str) -> bool:
+    target = (scaler.get("spec") or {}).get("scaleTargetRef") or {}
+    return target.get("name") == deployment and target.get("kind", "Deployment") == "Deployment"  # KEDA's default kind
+
+
+def selects(selector: Body | None, labels: Mapping[str, str]) -> bool:
+    """Does a LabelSelector select these labels? An empty one selects everything, none nothing."""
+    if selector is None:
+        return False
+    if not (selector.get("matchLabels") or {}).items() <= labels.items():
+        return False
+    return all(_holds(expression, labels) for expression in selector.get("matchExpressions") or ())
+
+
+def _holds(expression: Body, labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case _:  # DoesNotExist, the only other one
+            return key not in labels

@@ -1,0 +1,247 @@
+"""All that a decision may know, read at one moment (observe.py). None and empty mean: not in the cluster.
+
+A thing that is there but cannot be used (a spec, a file, an annotation that somebody damaged) is a `Damage`: an observed value
+like any other, never an exception, so that a decision can name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tabletune.acceptance import Counts
+from tabletune.formats import AcceptanceFile, FleetFile, TableFile
+from tabletune.profile import Profile
+from tabletune.table import Table
+from tabletune.verdict import VerdictKind
+from tabletune_operator.conditions import Condition
+from tabletune_operator.crd import DraftTableSpec
+from tabletune_operator.loan import Loan
+from tabletune_operator.pods import OwnImage
+from tabletune_operator.progress import Progress
+from tabletune_operator.status import DraftTableStatus
+from tabletune_operator.target import Target, TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """There, but not usable: a full sentence that names the field and the cure."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The DraftTable itself. `spec` is Damage when this operator cannot read it (another version's definition)."""
+
+    ref: ObjectRef
+    uid: str
+    generation: int
+    created: datetime
+    deleting: bool
+    has_finalizer: bool
+    spec: DraftTableSpec | Damage
+    reprofile: str | None  # value of the annotation that asks for a new measurement
+    status: DraftTableStatus  # as last written by us; fields that cannot be read are absent
+    conditions: Mapping[str, Condition]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another DraftTable of the namespace that names the same target."""
+
+    name: str
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Output tokens since a table came in force, and those predicted for the rolled-out table in the same step time (docs/protocol.md)."""
+
+    steps: int
+    tokens: int
+    expected_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarState:
+    """What a sidecar answers on `/state` (docs/protocol.md); `in_force` is None while its engine is not reached."""
+
+    reachable: bool
+    active: bool
+    inactive_reason: str | None
+    vllm: str | None
+    in_force: Table | None
+    generation: int
+    honoured: str  # Proved, InForce, NotHonoured or Unknown
+    honoured_steps: int
+    violations: int
+    acceptance: tuple[float, ...]  # in use, by position
+    drafted: tuple[int, ...]
+    kept: tuple[int, ...]
+    evidence: Counts | None  # counted lately; old counts fade
+    goodput: Goodput | None
+    files: str | None  # digest of the files that it works from
+    batch_size: int | None
+    draft_length: int | None
+    tracks: bool  # its table follows its traffic now; else it keeps the last one
+    problems: tuple[str, ...]  # code and message, those that stop the tracking first
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of the target or of the profiling Job, as far as decisions need it. The container is the engine's."""
+
+    name: str
+    node: str | None
+    created: datetime
+    started: datetime | None  # on its node, by the kubelet
+    current: bool  # of the newest ReplicaSet; a Job's pod always is
+    ready: bool
+    terminating: bool
+    finished: bool  # its containers have ended
+    failure: str | None  # why, when they ended badly
+    image_id: str | None  # digest of the engine's image, once the container has run
+    waits_for_gpu: bool  # unschedulable, and the scheduler names a GPU resource
+    unschedulable: str | None  # the scheduler's message
+    image_error: str | None  # container, reason and message
+    crash: str | None  # container, exit code and count, once the kubelet backs off
+    restarts: int
+    has_sidecar: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A pod of the target, with what its engine and its sidecar answered. `silence` says why the sidecar did not."""
+
+    pod: Pod
+    engine_version: str | None
+    sidecar: SidecarState | None
+    silence: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The target as it is in the cluster.
+
+    `original` is the target as its user wrote it, our roll-out undone; Damage when the record on it cannot be read.
+    `revised` says whether the Deployment's controller has seen the newest template.
+    """
+
+    deployment: Mapping[str, Any]
+    original: Target | TargetError | Damage
+    owner: str | None  # DraftTable that rolled it out
+    rolled: str | None  # digest of our roll-out, empty when its mark was removed; None: not rolled out
+    loan: Loan | Damage | None  # one of its replicas is lent to a profiling Job
+    keepers: tuple[str, ...]  # what keeps its replicas, as sentences; looked for only where one may be borrowed
+    foreign: str | None  # what somebody else wrote in place of our speculative config
+    revised: bool
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A GPU product by its node label. An empty name: nodes that do not say; no label: nothing to select nodes by."""
+
+    name: str
+    label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPool:
+    """Nodes on which the profiling Job can run. `free` counts whole GPUs that nobody requests."""
+
+    product: Product
+    nodes: int
+    total: int
+    free: int
+    holds_target: bool  # every node with a replica of the target is one of them
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Another DraftTable that waits for its turn on a pool."""
+
+    ref: ObjectRef
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The other DraftTables on this one's pool: whose Job runs, and who waits, the oldest request first."""
+
+    running: ObjectRef | None
+    waiting: tuple[Waiting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Our profiling Job. `failure` is the Job controller's own word when it gave up."""
+
+    name: str
+    uid: str
+    request: str | None  # digest of what it was asked to do
+    fingerprint: str | None
+    reprofile: str | None  # value of the DraftTable's annotation that it was made for
+    created: datetime
+    deleting: bool
+    failure: str | None
+    stopped: str | None  # why we stopped it, if we did
+    complete: bool
+    ended_at: datetime | None
+    progress: Progress | Damage | None
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The ConfigMap's files, all read and in agreement with each other."""
+
+    profile: Profile
+    acceptance: AcceptanceFile
+    table: TableFile
+    speculative_config: Mapping[str, Any] | None  # None: the engine is to run without speculation; verdict Present: the user's own
+    digest: str
+    reused_from: str | None
+    tracked: str  # digest of the files that sidecars work from
+    fleet: FleetFile | Damage | None
+    uid: str  # of the ConfigMap
+
+    @property
+    def kind(self) -> VerdictKind:
+        return self.table.verdict.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """Another DraftTable's ConfigMap. `data` is as it lies there; whoever copies it reads it first."""
+
+    draft_table: str
+    fingerprint: str
+    data: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    draft: Draft
+    now: datetime
+    image: OwnImage
+    rivals: tuple[Rival, ...]
+    workload: Workload | None
+    pool: GpuPool | None  # None: no node fits
+    products: tuple[Product, ...]  # GPU products of the nodes that the target's pods run on and that the pool holds
+    services: tuple[Mapping[str, Any], ...]
+    inference_pools: tuple[Mapping[str, Any], ...]
+    prompts_found: bool  # text that is not empty; True when spec names no prompts
+    job: Job | None
+    queue: Queue
+    files: Files | Damage | None
+    donors: tuple[Donor, ...]

@@ -1,0 +1,343 @@
+"""Reads everything that a decision may know about one DraftTable, at one moment: the cluster, then the replicas over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from tabletune_operator.cluster import Cluster
+from tabletune_operator.conditions import clipped, parse_conditions
+from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
+from tabletune_operator.drift import as_applied, foreign_speculation
+from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
+from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
+from tabletune_operator.keepers import find_keepers
+from tabletune_operator.loan import Loan, LoanError, read_loan
+from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
+from tabletune_operator.observation import (
+    Damage,
+    Donor,
+    Draft,
+    Files,
+    GpuPool,
+    Job,
+    ObjectRef,
+    Observation,
+    Pod,
+    Product,
+    Replica,
+    Rival,
+    Workload,
+)
+from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
+from tabletune_operator.podstate import parse_pod
+from tabletune_operator.pool_queue import read_queue
+from tabletune_operator.profiling import FINGERPRINT_ANNOTATION
+from tabletune_operator.progress import PROGRESS_ANNOTATION, Progress, ProgressError, parse_progress
+from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, RecordError, restore, rolled_digest
+from tabletune_operator.rollout import SIDECAR_CONTAINER
+from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
+from tabletune_operator.status import DraftTableStatus
+from tabletune_operator.target import Target, TargetError, parse_target
+from tabletune_operator.times import parse_time
+
+MANAGED_SELECTOR = ",".join(f"{label}={value}" for label, value in MANAGED_BY.items())
+
+NODES_KEPT_SECONDS = 5.0
+"""Nodes and GPUs in use are the same for all DraftTables and the largest thing read, so they are read this often at most."""
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    nodes: tuple[Body, ...]
+    pods: tuple[Body, ...] | None  # None: only those of our own namespaces may be seen
+
+
+class Observer:
+    """Reads for all DraftTables of one operator."""
+
+    def __init__(
+        self, cluster: Cluster, http: httpx.AsyncClient, image: OwnImage, clock: Callable[[], datetime], namespaces: Sequence[str] = ()
+    ) -> None:
+        """`namespaces` are those that the operator serves; none: all."""
+        self._namespaces = tuple(namespaces)
+        self._cluster = cluster
+        self._http = http
+        self._image = image
+        self._clock = clock
+        self._nodes: _Nodes | None = None
+        self._nodes_read_at = 0.0
+
+    async def observe(self, ref: ObjectRef) -> Observation | None:
+        """None: there is no such DraftTable (any more). Raises ClusterError."""
+        namespace = ref.namespace
+        every_table, every_job, pods, config_maps, services, inference_pools = await asyncio.gather(
+            self._cluster.list_all("DraftTable", self._namespaces),
+            self._cluster.list_all("Job", self._namespaces, MANAGED_SELECTOR),
+            self._cluster.list("Pod", namespace),
+            self._cluster.list("ConfigMap", namespace, MANAGED_SELECTOR),
+            self._cluster.list("Service", namespace),
+            self._cluster.list_inference_pools(namespace),
+        )
+        tables, jobs = ([o for o in every if o["metadata"]["namespace"] == namespace] for every in (every_table, every_job))
+        own = next((t for t in tables if t["metadata"]["name"] == ref.name), None)
+        if own is None:
+            return None
+        draft, now = parse_draft(own), self._clock()
+        target_name = _target_name(own)
+        deployment, replica_sets = await asyncio.gather(
+            self._cluster.read("Deployment", namespace, target_name), self._cluster.list("ReplicaSet", namespace)
+        )
+        workload = await self._workload(deployment, replica_sets, pods, draft) if deployment is not None else None
+        pool, products = await self._pool(draft, workload, pods)
+        job = next((_parse_job(j, pods, _engine_of(workload)) for j in jobs if j["metadata"]["name"] == job_name(ref.name)), None)
+        own_map = next((m for m in config_maps if m["metadata"]["name"] == config_map_name(ref.name)), None)
+        return Observation(
+            draft=draft,
+            now=now,
+            image=self._image,
+            rivals=_rivals(tables, ref, target_name),
+            workload=workload,
+            pool=pool,
+            products=products,
+            services=services,
+            inference_pools=inference_pools,
+            prompts_found=await self._prompts_found(draft),
+            job=job,
+            queue=read_queue(every_table, every_job, ref, pool, now),
+            files=_files(own_map),
+            donors=tuple(_donors(config_maps, ref)),
+        )
+
+    async def _workload(self, deployment: Body, replica_sets: Iterable[Body], pods: Iterable[Body], draft: Draft) -> Workload:
+        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
+        original: Target | TargetError | Damage
+        foreign: str | None = None
+        try:
+            foreign = foreign_speculation(deployment)
+            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
+            original = parse_target(restore(as_applied(deployment) if foreign is not None else deployment), container)
+        except TargetError as error:
+            original = error
+        except RecordError as error:
+            original = Damage(str(error))
+        annotations = deployment["metadata"].get("annotations") or {}
+        engine = original.container if isinstance(original, Target) else ""
+        port = original.port if isinstance(original, Target) else None
+        seen = _target_pods(deployment, replica_sets, pods, engine)
+        return Workload(
+            deployment=deployment,
+            original=original,
+            owner=annotations.get(OWNER_ANNOTATION),
+            rolled=(rolled_digest(deployment) or "") if RECORD_ANNOTATION in annotations else None,
+            loan=_loan(deployment),
+            keepers=await self._keepers(deployment, draft),
+            foreign=foreign,
+            revised=(deployment.get("status") or {}).get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0),
+            replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
+        )
+
+    async def _keepers(self, deployment: Body, draft: Draft) -> tuple[str, ...]:
+        if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":
+            return ()
+        namespace = draft.ref.namespace
+        autoscalers, scaled, budgets = await asyncio.gather(
+            self._cluster.list("HorizontalPodAutoscaler", namespace),
+            self._cluster.list_scaled_objects(namespace),
+            self._cluster.list("PodDisruptionBudget", namespace),
+        )
+        return find_keepers(deployment, (*autoscalers, *scaled), budgets)
+
+    async def _replica(self, pod: Pod, ip: str | None, port: int | None) -> Replica:
+        """Ready pods are asked for the engine's version; pods with our sidecar for its state, as soon as they have an address."""
+        if ip is None or pod.terminating or pod.finished:
+            return Replica(pod, None, None, "has no address")
+        version, sidecar = await asyncio.gather(
+            read_engine_version(self._http, ip, port) if pod.ready and port is not None else _nothing(),
+            read_sidecar(self._http, ip) if pod.has_sidecar else _nothing(),
+        )
+        if isinstance(sidecar, Silence):
+            return Replica(pod, version, None, sidecar.why)
+        return Replica(pod, version, sidecar, None if sidecar else "has no sidecar")
+
+    async def _pool(self, draft: Draft, workload: Workload | None, pods: Iterable[Body]) -> tuple[GpuPool | None, tuple[Product, ...]]:
+        if isinstance(draft.spec, Damage) or workload is None or not isinstance(workload.original, Target):
+            return None, ()
+        target = workload.original
+        seen = await self._read_nodes()
+        used_by = seen.pods if seen.pods is not None else tuple(pods)
+        chosen = draft.spec.node_pool.node_selector if draft.spec.node_pool is not None else None
+        fits = matching_nodes(seen.nodes, chosen or target.template["spec"].get("nodeSelector") or {})
+        if target.gpu_request == 0:
+            return gpu_pool(fits, used_by, CPU, None, set()), (CPU,)
+        own_nodes = {r.pod.node for r in workload.replicas if r.pod.node is not None}
+        products = {product_of(node) for node in seen.nodes if node["metadata"]["name"] in own_nodes}
+        if chosen is not None:
+            products |= {product_of(node) for node in fits}
+        else:
+            fits = tuple(node for node in fits if product_of(node) in products)
+        if not products:
+            return None, ()
+        return gpu_pool(fits, used_by, min(products, key=_by_name), target.gpu_resource, own_nodes), tuple(sorted(products, key=_by_name))
+
+    async def _read_nodes(self) -> _Nodes:
+        if self._nodes is None or time.monotonic() - self._nodes_read_at > NODES_KEPT_SECONDS:
+            nodes, pods = await asyncio.gather(self._cluster.list_nodes(), self._cluster.list_scheduled_pods())
+            self._nodes, self._nodes_read_at = _Nodes(nodes, pods), time.monotonic()
+        return self._nodes
+
+    async def _prompts_found(self, draft: Draft) -> bool:
+        prompts = None if isinstance(draft.spec, Damage) else draft.spec.profile.prompts
+        if prompts is None:
+            return True
+        found = await self._cluster.read("ConfigMap", draft.ref.namespace, prompts.config_map_ref.name)
+        # What is not UTF-8 is in binaryData: no prompts, and better said now than by a Job that took a GPU first.
+        return found is not None and bool((found.get("data") or {}).get(prompts.config_map_ref.key, "").strip())
+
+
+def _by_name(product: Product) -> tuple[str, str]:
+    return product.name, product.label or ""
+
+
+async def _nothing() -> None:
+    return None
+
+
+def parse_draft(body: Body) -> Draft:
+    metadata = body["metadata"]
+    spec: DraftTableSpec | Damage
+    try:
+        spec = DraftTableSpec.model_validate(body.get("spec") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        spec = Damage(f"spec.{field} cannot be read by this operator ({first['msg']}).")
+    status = body.get("status") or {}
+    try:
+        known = DraftTableStatus.model_validate(status)
+    except ValidationError:
+        known = DraftTableStatus()  # of another version: written anew from what is seen
+    return Draft(
+        ref=ObjectRef(metadata["namespace"], metadata["name"]),
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created=parse_time(metadata["creationTimestamp"]),
+        deleting="deletionTimestamp" in metadata,
+        has_finalizer=bool(metadata.get("finalizers")),
+        spec=spec,
+        reprofile=_reprofile(metadata),
+        status=known,
+        conditions=parse_conditions(status),
+    )
+
+
+def _loan(deployment: Body) -> Loan | Damage | None:
+    try:
+        return read_loan(deployment)
+    except LoanError as error:
+        return Damage(str(error))
+
+
+def _reprofile(metadata: Body) -> str | None:
+    """As far as the status can remember it."""
+    value = (metadata.get("annotations") or {}).get(REPROFILE_ANNOTATION)
+    return clipped(value, LONGEST_TEXT) if value else None
+
+
+def _target_name(table: Body) -> str:
+    return str(((table.get("spec") or {}).get("targetRef") or {}).get("name", ""))
+
+
+def _rivals(tables: Iterable[Body], ref: ObjectRef, target: str) -> tuple[Rival, ...]:
+    return tuple(
+        Rival(t["metadata"]["name"], parse_time(t["metadata"]["creationTimestamp"]))
+        for t in tables
+        if t["metadata"]["name"] != ref.name and _target_name(t) == target
+    )
+
+
+def _target_pods(deployment: Body, replica_sets: Iterable[Body], pods: Iterable[Body], engine: str) -> tuple[tuple[Pod, str | None], ...]:
+    """Pods of the Deployment with their addresses, by name; those of the ReplicaSet with its own revision are current."""
+    revision = (deployment["metadata"].get("annotations") or {}).get("deployment.kubernetes.io/revision")
+    current: dict[str, bool] = {}
+    for replica_set in replica_sets:
+        metadata = replica_set["metadata"]
+        if _is_owned_by(metadata, deployment["metadata"]["uid"]):
+            its_revision = (metadata.get("annotations") or {}).get("deployment.kubernetes.io/revision")
+            current[metadata["uid"]] = revision is not None and its_revision == revision
+    found: list[tuple[Pod, str | None]] = []
+    for pod in pods:
+        owner = next((r["uid"] for r in pod["metadata"].get("ownerReferences") or () if r["uid"] in current), None)
+        if owner is not None:
+            ip = (pod.get("status") or {}).get("podIP")
+            found.append((parse_pod(pod, engine, SIDECAR_CONTAINER, current=current[owner]), ip))
+    return tuple(sorted(found, key=lambda seen: seen[0].name))
+
+
+def _is_owned_by(metadata: Body, uid: str) -> bool:
+    return any(reference["uid"] == uid for reference in metadata.get("ownerReferences") or ())
+
+
+def _engine_of(workload: Workload | None) -> str:
+    return workload.original.container if workload is not None and isinstance(workload.original, Target) else ""
+
+
+def _parse_job(body: Body, pods: Iterable[Body], engine: str) -> Job:
+    metadata, status = body["metadata"], body.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or () if c["status"] == "True"}
+    failed = conditions.get("Failed")
+    return Job(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        request=annotations.get(REQUEST_ANNOTATION),
+        fingerprint=annotations.get(FINGERPRINT_ANNOTATION),
+        reprofile=annotations.get(REPROFILE_ANNOTATION),
+        created=parse_time(metadata["creationTimestamp"]),
+        deleting="deletionTimestamp" in metadata,
+        failure=f"{failed['reason']}: {failed.get('message', '')}" if failed is not None else None,
+        ended_at=_ended_at(conditions),
+        stopped=annotations.get(STOPPED_ANNOTATION),
+        complete="Complete" in conditions,
+        progress=_progress(annotations.get(PROGRESS_ANNOTATION)),
+        pods=tuple(parse_pod(pod, engine, SIDECAR_CONTAINER) for pod in pods if _is_owned_by(pod["metadata"], metadata["uid"])),
+    )
+
+
+def _ended_at(conditions: Mapping[str, Body]) -> datetime | None:
+    times = [c["lastTransitionTime"] for kind, c in conditions.items() if kind in {"Complete", "Failed"} and "lastTransitionTime" in c]
+    return parse_time(times[0]) if times else None
+
+
+def _progress(text: str | None) -> Progress | Damage | None:
+    try:
+        return None if text is None else parse_progress(text)
+    except ProgressError as error:
+        return Damage(str(error))
+
+
+def _files(config_map: Body | None) -> Files | Damage | None:
+    if config_map is None:
+        return None
+    metadata = config_map["metadata"]
+    reused_from = (metadata.get("annotations") or {}).get(REUSED_FROM_ANNOTATION)
+    return parse_files(metadata["name"], config_map.get("data") or {}, reused_from, metadata["uid"])
+
+
+def _donors(config_maps: Iterable[Body], ref: ObjectRef) -> Iterable[Donor]:
+    for config_map in config_maps:
+        metadata = config_map["metadata"]
+        owner = (metadata.get("labels") or {}).get(DRAFT_TABLE_LABEL, ref.name)
+        annotations = metadata.get("annotations") or {}
+        # A copy is no donor: its original may have been measured again since.
+        if owner != ref.name and FINGERPRINT_ANNOTATION in annotations and REUSED_FROM_ANNOTATION not in annotations:
+            yield Donor(owner, annotations[FINGERPRINT_ANNOTATION], config_map.get("data") or {})

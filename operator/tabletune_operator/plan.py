@@ -1,0 +1,118 @@
+"""What a decision asks for: actions in order, the status to write, events to post, and when to look again.
+
+Every action is safe to repeat, and carries all that it needs, so that act.py decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureJobAccess:
+    """Let the profiling pod's service account write its Job's progress and its ConfigMap."""
+
+    manifests: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureJob:
+    """Create the profiling Job; one that exists under this name stays as it is."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureJobDeleted:
+    """Delete the profiling Job in the foreground, so that it is gone only when its pods are."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    """Let Kubernetes fail the Job and end its pods; the Job stays, with the reason."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureJobAccessDeleted:
+    names: tuple[tuple[str, str], ...]  # kind (Role, RoleBinding) and name
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyConfigMap:
+    """Write another DraftTable's files as our own."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyFleet:
+    """Write fleet.json beside the other files of our ConfigMap. It names the ConfigMap's uid, so it can never create one."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRollout:
+    """Server-side apply of our fields to the target. It names the target's uid, so it can never create one."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTarget:
+    """Put the target back as it was. The object holds the resource version that was seen, so nobody's edit is overwritten."""
+
+    deployment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowReplica:
+    """Scale the target down by one and write the record of it, in one update that holds the resource version that was seen."""
+
+    deployment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnReplica:
+    """Give the borrowed replica back, or (once that is done or out of our hands) take the record away."""
+
+    deployment: Mapping[str, Any]
+
+
+Action = (
+    EnsureJobAccess
+    | EnsureJob
+    | StopJob
+    | EnsureJobDeleted
+    | EnsureJobAccessDeleted
+    | ApplyConfigMap
+    | ApplyFleet
+    | ApplyRollout
+    | RestoreTarget
+    | BorrowReplica
+    | ReturnReplica
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`status` is None when nothing of it changed. `finished`: a deleted object may go."""
+
+    actions: tuple[Action, ...]
+    status: Mapping[str, Any] | None
+    events: tuple[Event, ...]
+    requeue_seconds: float
+    finished: bool = False

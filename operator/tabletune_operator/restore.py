@@ -1,0 +1,221 @@
+"""The record of a roll-out on its target, and the way back: the pod template byte for byte as its user had it. Pure.
+
+rollout.py writes the record; whatever happened since, `restore` gives what was there before, with what others changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tabletune.argv import ArgvError, fold_speculative_config, with_speculative_config
+from tabletune_operator.crd import GROUP
+from tabletune_operator.pods import DRAFT_TABLE_LABEL, PLUGIN_PATH
+
+RECORD_ANNOTATION = f"{GROUP}/record"
+OWNER_ANNOTATION = f"{GROUP}/drafttable"
+DIGEST_ANNOTATION = f"{GROUP}/table-digest"
+"""On the pod template, so that replicas show which roll-out they belong to."""
+
+RECORD_VERSION = 1
+SOCKET_VARIABLE, WARM_UP_VARIABLE = "TABLETUNE_SOCKET", "TABLETUNE_WARM_UP_SECONDS"
+OWN_VARIABLES = (SOCKET_VARIABLE, WARM_UP_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class ListVariable:
+    """A variable that is a list which others may have entries in; ours is one entry of it."""
+
+    name: str
+    ours: str
+    separator: str
+
+    def with_ours(self, others: str) -> str:
+        """Ours first: what comes first is found first."""
+        return self.separator.join([self.ours, *self._others(others)])
+
+    def without_ours(self, value: str) -> str:
+        return self.separator.join(self._others(value))
+
+    def _others(self, value: str) -> list[str]:
+        return [entry for entry in value.split(self.separator) if entry not in {"", self.ours}]
+
+
+PYTHON_PATH = ListVariable("PYTHONPATH", PLUGIN_PATH, ":")
+PLUGINS = ListVariable("VLLM_PLUGINS", "tabletune", ",")
+"""vLLM loads every plugin that it finds, unless this variable names some: then ours must be named too."""
+
+MERGED = (PYTHON_PATH, PLUGINS)
+
+
+class RecordError(ValueError):
+    """The record on the target cannot be used: what is wrong, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the annotation holds: the engine's container as it was, and the part of the pod template that we applied."""
+
+    container: str
+    command: list[str] | None
+    args: list[str] | None
+    environment: Mapping[str, dict[str, Any] | None]  # whole entries of `env`, by name
+    applied: Mapping[str, Any]
+    template_digest: str
+
+
+def rolled_digest(deployment: Mapping[str, Any]) -> str | None:
+    """Digest of the roll-out that is on the target; None: not rolled."""
+    if RECORD_ANNOTATION not in (deployment["metadata"].get("annotations") or {}):
+        return None
+    digest: str | None = _template_annotations(deployment).get(DIGEST_ANNOTATION)
+    return digest
+
+
+def is_intact(deployment: Mapping[str, Any]) -> bool:
+    """Are all our fields as we applied them? True for a target that is not rolled. Raises RecordError."""
+    record = read_record(deployment)
+    return record is None or _contains(deployment["spec"]["template"], record.applied)
+
+
+def restore(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole object to write back: the pod template as it was before us, our annotations gone, others' changes kept.
+
+    Its resource version is the one read, so that a change in between is a conflict and never lost. Unchanged when not rolled.
+
+    Raises:
+        RecordError: the record cannot be read.
+    """
+    record, restored = read_record(deployment), copy.deepcopy(dict(deployment))
+    if record is None:
+        return restored
+    template = restored["spec"]["template"]
+    pod, applied = template["spec"], record.applied["spec"]
+    _remove(pod, "initContainers", {c["name"] for c in applied.get("initContainers", ())})
+    _remove(pod, "volumes", {v["name"] for v in applied.get("volumes", ())})
+    for container in pod["containers"]:
+        if container["name"] == record.container:
+            _restore_container(container, record, container_of(record.applied, record.container))
+    _remove_names(template.get("metadata", {}), "annotations", DIGEST_ANNOTATION)
+    _remove_names(template.get("metadata", {}), "labels", DRAFT_TABLE_LABEL)
+    _remove_names(restored["metadata"], "annotations", RECORD_ANNOTATION, OWNER_ANNOTATION)
+    return restored
+
+
+def restores_exactly(deployment: Mapping[str, Any]) -> bool:
+    """Is the pod template that `restore` gives byte for byte the one before the roll-out? False when others changed it meanwhile."""
+    record = read_record(deployment)
+    return record is None or template_digest(restore(deployment)["spec"]["template"]) == record.template_digest
+
+
+def template_digest(template: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(template).encode()).hexdigest()
+
+
+def read_record(deployment: Mapping[str, Any]) -> Record | None:
+    text = (deployment["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION)
+    if text is None:
+        return None
+    where = f"Annotation {RECORD_ANNOTATION} of Deployment {deployment['metadata']['name']}"
+    cure = "Write the pod template back by hand, then remove the annotation."
+    try:
+        value = json.loads(text)
+        version = value["formatVersion"]
+        record = Record(
+            value["container"], value["command"], value["args"], value["environment"], value["applied"], value["templateDigest"]
+        )
+        container_of(record.applied, record.container)
+    except (ValueError, TypeError, KeyError, StopIteration) as error:
+        raise RecordError(f"{where} cannot be read ({error!r:.80}), so what was there before is not known. {cure}") from error
+    if version != RECORD_VERSION:
+        raise RecordError(f"{where} has formatVersion {version}; this TableTune reads {RECORD_VERSION}. {cure}")
+    return record
+
+
+def _restore_container(container: dict[str, Any], record: Record, applied: Mapping[str, Any]) -> None:
+    before = {"command": record.command, "args": record.args}
+    for field in ("command", "args"):
+        if field in applied:
+            _set(container, field, _restored_list(container.get(field) or [], before[field], applied[field]))
+    _restore_environment(container, record, applied)
+    _remove(container, "volumeMounts", {m["name"] for m in applied.get("volumeMounts", ())})
+
+
+def _restored_list(current: list[str], before: list[str] | None, applied: list[str]) -> list[str] | None:
+    """What was there, if nobody else wrote the list; else their list with the old speculative config, unless that is their change."""
+    if current == applied:
+        return before
+    try:
+        if fold_speculative_config(current).config != fold_speculative_config(applied).config:
+            return current
+        return list(with_speculative_config(current, fold_speculative_config(before or []).config))
+    except ArgvError:
+        return current
+
+
+def _restore_environment(container: dict[str, Any], record: Record, applied: Mapping[str, Any]) -> None:
+    ours = {entry["name"]: entry for entry in applied.get("env", ())}
+    merged = {variable.name: variable for variable in MERGED}
+    restored = []
+    for entry in container.get("env") or ():
+        name = entry["name"]
+        if name in OWN_VARIABLES and name in ours:
+            continue
+        if name not in merged or name not in ours:
+            restored.append(entry)
+        elif entry == ours[name]:
+            before = record.environment.get(name)
+            restored += [] if before is None else [before]
+        else:  # changed by somebody since: theirs, without our entry
+            value = merged[name].without_ours(entry["value"]) if "value" in entry else None
+            restored += [entry] if value is None else [{**entry, "value": value}] if value else []
+    _set(container, "env", restored)
+
+
+def _contains(live: Any, applied: Any) -> bool:
+    """Is everything that we applied still there? Lists of named things may hold more; any other list is ours as a whole."""
+    if isinstance(applied, Mapping):
+        return isinstance(live, Mapping) and all(key in live and _contains(live[key], value) for key, value in applied.items())
+    if isinstance(applied, list) and applied and isinstance(applied[0], Mapping):
+        key = "mountPath" if "mountPath" in applied[0] else "name"  # one volume can be mounted twice
+        by_key = {item.get(key): item for item in live or ()}
+        return all(_contains(by_key.get(item[key]), item) for item in applied)
+    return bool(live == applied)
+
+
+def container_of(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(c for c in template["spec"]["containers"] if c["name"] == name)
+    return found
+
+
+def _template_annotations(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations: Mapping[str, Any] = deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}
+    return annotations
+
+
+def _set(parent: dict[str, Any], field: str, value: list[Any] | None) -> None:
+    """An empty list is an absent one: the API server stores none."""
+    if value:
+        parent[field] = value
+    else:
+        parent.pop(field, None)
+
+
+def _remove(parent: dict[str, Any], field: str, names: set[str]) -> None:
+    _set(parent, field, [item for item in parent.get(field) or () if item["name"] not in names])
+
+
+def _remove_names(metadata: dict[str, Any], field: Literal["annotations", "labels"], *names: str) -> None:
+    kept = {key: value for key, value in (metadata.get(field) or {}).items() if key not in names}
+    if kept:
+        metadata[field] = kept
+    else:
+        metadata.pop(field, None)
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,284 @@
+"""The target: which container of a workload runs vLLM, how it is started, and what it says about speculation.
+
+Pure; reads a Deployment as the API server gives it. `parse_target(restore(deployment))` (restore.py) is the target as its user wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Any
+
+from tabletune.argv import ArgvError, fold_speculative_config, option
+from tabletune_operator.crd import DraftTableSpec
+
+DEFAULT_PORT = 8000
+"""Where vLLM listens unless told otherwise."""
+
+DEFAULT_START_DEADLINE_SECONDS = 3600
+"""For a target without a startup probe: llm-d's guides allow an hour for download, compilation and graphs."""
+
+ROLE_LABEL = "llm-d.ai/role"
+
+_SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
+_RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+_PLANNED_KEYS = frozenset({"method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"})
+
+
+class TargetError(ValueError):
+    """The workload cannot be a target as it is: a stable reason for the condition, and a message that says what to do."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A workload with one vLLM container, as seen at one moment."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    container: str
+    image: str
+    command: tuple[str, ...]  # as written; empty: the image's own
+    args: tuple[str, ...]  # as written
+    argv: tuple[str, ...]  # what the supervisor starts: variables resolved, no speculative flags
+    speculation: Mapping[str, Any] | None  # the present speculative config, folded
+    max_num_seqs: int | None  # None: the engine's default
+    data_parallel_size: int
+    port: int
+    gpu_resource: str | None  # such as nvidia.com/gpu; None: no GPU, or one by a resource claim
+    gpu_request: int
+    service_account: str
+    replicas: int
+    selector: Mapping[str, Any]  # LabelSelector
+    pod_labels: Mapping[str, str]
+    start_deadline_seconds: int
+    template: Mapping[str, Any]  # the pod template, whole
+
+    @property
+    def flags_in_command(self) -> bool:
+        """Do the engine's flags stand in `command` (there are no `args`)?"""
+        return bool(self.command) and not self.args
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What is measured: the target's own speculative config with the DraftTable's fields over it."""
+
+    method: str | None  # None: vLLM finds it in the drafter
+    model: str | None
+    max_draft_length: int
+    options: Mapping[str, Any]  # the other keys of the config, without any table
+
+
+def parse_target(deployment: Mapping[str, Any], container: str | None) -> Target:
+    """Find the engine's container (`container` if given, else the only one that runs vLLM) and read how it is started.
+
+    Raises:
+        TargetError: none or several containers run vLLM, or its arguments cannot be read as a list.
+    """
+    metadata, spec = deployment["metadata"], deployment["spec"]
+    template = spec["template"]
+    labels = template.get("metadata", {}).get("labels") or {}
+    where = f"Deployment {metadata['name']}"
+    if labels.get(ROLE_LABEL) == "prefill":
+        raise TargetError(
+            "PrefillRole",
+            f"{where} is a prefill workload ({ROLE_LABEL}): it does not decode. Nothing was changed. Name the decode workload.",
+        )
+    found = _engine_container(template["spec"]["containers"], container, where)
+    command, args = tuple(found.get("command") or ()), tuple(found.get("args") or ())
+    expanded = _expand((*command, *args), found, where)
+    try:
+        folded = fold_speculative_config(expanded)
+    except ArgvError as error:
+        raise TargetError("ArgumentNotUnderstood", f"{where}, container {found['name']}: {error} Nothing was changed.") from error
+    resource, count = _gpu(found)
+    return Target(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        container=found["name"],
+        image=found.get("image", ""),
+        command=command,
+        args=args,
+        argv=folded.args if command else ("vllm", "serve", *folded.args),
+        speculation=folded.config,
+        max_num_seqs=_number(folded.args, where, "--max-num-seqs"),
+        data_parallel_size=_number(folded.args, where, "--data-parallel-size", "-dp") or 1,
+        port=_port(found, folded.args, where),
+        gpu_resource=resource,
+        gpu_request=count,
+        service_account=template["spec"].get("serviceAccountName") or "default",
+        replicas=spec.get("replicas", 1),
+        selector=spec["selector"],
+        pod_labels=labels,
+        start_deadline_seconds=_start_deadline_seconds(found),
+        template=template,
+    )
+
+
+def plan_speculation(target: Target, spec: DraftTableSpec) -> Speculation:
+    """What the profile measures.
+
+    Raises:
+        TargetError: neither the target nor the DraftTable says how to draft, or how long at most.
+    """
+    present = dict(target.speculation or {})
+    wanted = spec.speculation
+    if wanted is not None and wanted.method is not None and wanted.method != present.get("method"):
+        present = {key: value for key, value in present.items() if key == "num_speculative_tokens"}  # the rest belonged to the other method
+    method = (wanted.method if wanted else None) or present.get("method")
+    model = (wanted.model if wanted else None) or present.get("model")
+    if method is None and model is None:
+        raise TargetError(
+            "NoSpeculativeConfig",
+            f"Container {target.container} of Deployment {target.name} has no --speculative-config. Nothing was changed. "
+            "Set spec.speculation: method and maxDraftLength, and model for a drafter that is one.",
+        )
+    longest = (wanted.max_draft_length if wanted else None) or present.get("num_speculative_tokens")
+    if not isinstance(longest, int):
+        raise TargetError(
+            "NoDraftLength",
+            f"--speculative-config of Deployment {target.name} has no num_speculative_tokens. Nothing was changed. "
+            "Set spec.speculation.maxDraftLength.",
+        )
+    options = {key: value for key, value in present.items() if key not in _PLANNED_KEYS}
+    return Speculation(method, model, longest, options)
+
+
+def _engine_container(containers: Sequence[Mapping[str, Any]], wanted: str | None, where: str) -> Mapping[str, Any]:
+    if wanted is not None:
+        named = [c for c in containers if c["name"] == wanted]
+        if not named:
+            raise TargetError(
+                "NoSuchContainer",
+                f"spec.targetRef.container is {wanted}; {where} has {_list(containers)}. Nothing was changed. Name one of them.",
+            )
+        engines = named if _runs_vllm(named[0]) else []
+    else:
+        engines = [c for c in containers if _runs_vllm(c)]
+    if len(engines) > 1:
+        raise TargetError(
+            "TwoEngines",
+            f"Containers {_list(engines)} of {where} run vLLM. Nothing was changed. Name one in a DraftTable's spec.targetRef.container.",
+        )
+    if engines:
+        return engines[0]
+    in_shell = [c for c in containers if _in_shell(c) and wanted in {None, c["name"]}]
+    if in_shell:
+        raise TargetError(
+            "TargetShellString",
+            f"Container {in_shell[0]['name']} of {where} starts vLLM in a shell string, which is not edited. Nothing was changed. "
+            "Write command [vllm, serve] and args as a list.",
+        )
+    raise TargetError(
+        "NoEngine",
+        f"{f'Container {wanted}' if wanted else 'No container'} of {where} {'does not run' if wanted else 'runs'} vLLM "
+        f"(found {_list(containers)}). Nothing was changed. Start it with command [vllm, serve].",
+    )
+
+
+def _runs_vllm(container: Mapping[str, Any]) -> bool:
+    argv = (*(container.get("command") or ()), *(container.get("args") or ()))
+    pairs = list(pairwise(argv))
+    if any(PurePosixPath(first).name == "vllm" and second == "serve" for first, second in pairs):
+        return True
+    if any(first == "-m" and second.startswith("vllm.entrypoints") for first, second in pairs):
+        return True
+    # Arguments only: the image's entry point gets them, and that of vllm-openai is `vllm serve`.
+    repository = container.get("image", "").partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return not container.get("command") and bool(argv) and "vllm" in repository
+
+
+def _in_shell(container: Mapping[str, Any]) -> bool:
+    argv = (*(container.get("command") or ()), *(container.get("args") or ()))
+    shell = any(PurePosixPath(arg).name in _SHELLS for arg in argv[:2])
+    return shell and any(_RUNS_VLLM.search(arg) for arg in argv)
+
+
+def _list(containers: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(c["name"] for c in containers)
+
+
+def _expand(argv: Sequence[str], container: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """Resolve `$(NAME)` as the kubelet does, so that the profiling pod can start the engine without the target's shell or kubelet."""
+    literal: dict[str, str] = {}
+    hidden: set[str] = set()
+
+    def resolve(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return "$" if name is None else literal.get(name, match.group(0))
+
+    for entry in container.get("env") or ():
+        if "valueFrom" in entry:
+            hidden.add(entry["name"])
+        else:
+            literal[entry["name"]] = _REFERENCE.sub(resolve, entry.get("value", ""))
+    for name in _references(argv):
+        if name in hidden or (container.get("envFrom") and name not in literal):
+            raise TargetError(
+                "ArgumentFromEnvironment",
+                f"{where}, container {container['name']}: an argument uses $({name}), whose value is not in the pod template. "
+                "Nothing was changed. Write the value into args, or give the variable a literal value.",
+            )
+    return tuple(_REFERENCE.sub(resolve, arg) for arg in argv)
+
+
+def _references(argv: Sequence[str]) -> Iterator[str]:
+    for arg in argv:
+        yield from (name for name in _REFERENCE.findall(arg) if name)
+
+
+def _number(argv: Sequence[str], where: str, *names: str) -> int | None:
+    text = option(argv, *names)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise TargetError(
+            "ArgumentNotUnderstood", f"{where}: {names[0]} is {text!r}. Nothing was changed. Give a whole number of 1 or more."
+        )
+    return int(text)
+
+
+def _port(container: Mapping[str, Any], argv: Sequence[str], where: str) -> int:
+    """The flag decides; then the probes, which are sent to the API; then the first port that is declared."""
+    flag = _number(argv, where, "--port")
+    if flag is not None:
+        return flag
+    ports = container.get("ports") or ()
+    by_name = {port["name"]: port["containerPort"] for port in ports if "name" in port}
+    for probe in ("readinessProbe", "startupProbe", "livenessProbe"):
+        found = container.get(probe, {}).get("httpGet", {}).get("port")
+        number = by_name.get(found, found)
+        if isinstance(number, int):
+            return number
+    return ports[0]["containerPort"] if ports else DEFAULT_PORT
+
+
+def _gpu(container: Mapping[str, Any]) -> tuple[str | None, int]:
+    """The first extended resource that counts whole GPUs (`nvidia.com/gpu`, `amd.com/gpu`)."""
+    limits = container.get("resources", {}).get("limits") or {}
+    for name, count in sorted(limits.items()):
+        if name.endswith("/gpu"):
+            return name, int(count)
+    return None, 0
+
+
+def _start_deadline_seconds(container: Mapping[str, Any]) -> int:
+    """The startup probe's budget: after it the kubelet itself gives up. Not `progressDeadlineSeconds`, which is 600 s by default."""
+    probe = container.get("startupProbe")
+    if not probe:
+        return DEFAULT_START_DEADLINE_SECONDS
+    return int(probe.get("initialDelaySeconds", 0)) + int(probe.get("periodSeconds", 10)) * int(probe.get("failureThreshold", 3))
