@@ -1,0 +1,1 @@
+"""Kubernetes on one machine for development: components built from Go modules, processes of this machine, no Docker."""
