@@ -1,0 +1,78 @@
+"""PodMonitor, alerts and dashboard as the chart renders them; tests/unit/sidecar/test_sidecar_dashboard.py checks what they ask for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from live_cluster import CHART, Cluster
+
+ALL = (
+    "--set",
+    "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true",
+)
+MONITORING = "monitoring.coreos.com/v1"
+
+
+def only(bodies: tuple[dict[str, Any], ...], kind: str) -> dict[str, Any]:
+    (found,) = (body for body in bodies if body["kind"] == kind)
+    return found
+
+
+def test_nothing_of_it_is_there_by_default(cluster: Cluster) -> None:
+    bodies = cluster.render()
+    assert [body["kind"] for body in bodies if body["apiVersion"] == MONITORING or body["kind"] == "ConfigMap"] == []
+
+
+def test_the_pod_monitor_finds_sidecars_in_every_namespace(cluster: Cluster) -> None:
+    monitor = only(cluster.render(*ALL), "PodMonitor")
+    assert monitor["apiVersion"] == MONITORING
+    assert monitor["metadata"]["namespace"] == "tabletune-system"
+    assert monitor["spec"] == {
+        "namespaceSelector": {"any": True},
+        "selector": {"matchExpressions": [{"key": "tabletune.io/drafttable", "operator": "Exists"}]},
+        "podMetricsEndpoints": [
+            {
+                "port": "tabletune",
+                "path": "/metrics",
+                "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_label_tabletune_io_drafttable"], "targetLabel": "drafttable"}],
+            }
+        ],
+    }
+
+
+def test_the_pod_monitor_looks_only_where_the_operator_serves(cluster: Cluster) -> None:
+    placed = ("--set", "scope=Namespaced", "--set", "watchNamespaces={two,one}", "--set", "metrics.podMonitor.interval=15s")
+    monitor = only(cluster.render(*ALL, *placed), "PodMonitor")
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["one", "two"]}
+    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
+
+
+def test_alerts_are_those_of_the_file_each_with_its_runbook(cluster: Cluster) -> None:
+    rule = only(cluster.render(*ALL, "--set", "metrics.prometheusRule.docsUrl=https://docs.example/tabletune/"), "PrometheusRule")
+    written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    for group in written:
+        for each in group["rules"]:
+            each["annotations"]["runbook_url"] = f"https://docs.example/tabletune/docs/runbooks.md#{each['alert'].lower()}"
+    assert (rule["apiVersion"], rule["spec"]) == (MONITORING, {"groups": written})
+
+
+def test_the_dashboard_is_the_file(cluster: Cluster) -> None:
+    config_map = only(cluster.render(*ALL), "ConfigMap")
+    assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert config_map["data"].keys() == {"tabletune-overview.json"}
+    assert json.loads(config_map["data"]["tabletune-overview.json"]) == json.loads(
+        (CHART / "dashboards" / "tabletune-overview.json").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("podMonitor", "PodMonitor"), ("prometheusRule", "PrometheusRule"), ("dashboard", "ConfigMap")],
+)
+def test_each_gets_the_labels_by_which_it_is_found(cluster: Cluster, value: str, kind: str) -> None:
+    labels = only(cluster.render(*ALL, "--set", f"metrics.{value}.labels.release=prometheus"), kind)["metadata"]["labels"]
+    assert labels["release"] == "prometheus"
+    assert labels["app.kubernetes.io/part-of"] == "tabletune"

@@ -1,0 +1,40 @@
+"""Runs in the engine's Python: reads lists of arguments (JSON, one a line), prints what vLLM makes of each.
+
+A line is the speculative config that vLLM would be configured with, or null, or "refused".
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+
+from vllm.engine import arg_utils
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+OUT_OF_THE_FLAGS = ("target_model_config", "target_parallel_config")
+
+
+def main() -> None:
+    parser = arg_utils.EngineArgs.add_cli_args(FlexibleArgumentParser())
+    arg_utils.SpeculativeConfig = dict  # stop where the flags have become one config, before any model is looked at
+    parser.add_argument("model_tag", nargs="?")
+    parser.add_argument("--port")
+    fields = {field.name for field in dataclasses.fields(arg_utils.EngineArgs)}
+    for line in sys.stdin:
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                space = parser.parse_args(json.loads(line))
+                given = {name: value for name, value in vars(space).items() if name.startswith("spec") and name in fields}
+                # Without __post_init__, which would look for the model.
+                engine_args = object.__new__(arg_utils.EngineArgs)
+                vars(engine_args).update(given)
+                config = engine_args.create_speculative_config(None, None)
+        except (SystemExit, ValueError, TypeError, AttributeError, IndexError):
+            print(json.dumps("refused"))
+            continue
+        print(json.dumps(config and {name: value for name, value in config.items() if name not in OUT_OF_THE_FLAGS}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Without its variable, the plugin leaves vLLM's own classes alone."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from live_engine import CPU_ENVIRONMENT
+
+LOOK = """
+import json
+from vllm.v1.core.sched import scheduler
+from vllm.v1.worker import worker_base
+owned = ((scheduler.Scheduler, "__init__"), (worker_base.WorkerWrapperBase, "init_device"))
+before = [getattr(*one) for one in owned]
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+import sys
+print(json.dumps({
+    "found": "tabletune_engine.plugin" in sys.modules,
+    "touched": [getattr(*one) is not was for one, was in zip(owned, before)],
+    "hooks": "tabletune_engine.hooks" in sys.modules,
+    "triton": any("rejection_sampler" in name for name in sys.modules),
+}))
+"""
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_touches_vllm_only_when_asked(engine_venv: Path, packages: Path, tmp_path: Path, asked: bool) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "TABLETUNE_SOCKET"}
+    env |= CPU_ENVIRONMENT | {"PYTHONPATH": str(packages)}
+    if asked:
+        env["TABLETUNE_SOCKET"] = str(tmp_path / "engine.sock")
+    shown = subprocess.run([engine_venv / "bin/python", "-c", LOOK], env=env, stdout=subprocess.PIPE, text=True, check=True)
+    assert json.loads(shown.stdout.splitlines()[-1]) == {
+        "found": True,
+        "touched": [asked, asked],
+        "hooks": asked,
+        "triton": False,
+    }

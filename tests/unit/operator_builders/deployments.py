@@ -1,0 +1,36 @@
+"""Deployments for the builders' tests: the example of llm-d, and small ones that differ from it in one thing."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tabletune_operator.crd import DraftTableSpec
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "llm-d-optimized-baseline"
+
+
+def llm_d() -> dict[str, Any]:
+    """The example's Deployment, as the API server would give it back."""
+    objects = yaml.safe_load_all((EXAMPLE / "modelserver.yaml").read_text())
+    (deployment,) = (o for o in objects if o["kind"] == "Deployment")
+    deployment["metadata"] |= {"uid": "d-1", "generation": 4, "resourceVersion": "17"}
+    return deployment
+
+
+def with_container(**fields: Any) -> dict[str, Any]:
+    """The example with fields of its engine's container replaced; None removes one."""
+    deployment = copy.deepcopy(llm_d())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    for name, value in fields.items():
+        container.pop(name, None)
+        if value is not None:
+            container[name] = value
+    return deployment
+
+
+def spec(**fields: Any) -> DraftTableSpec:
+    return DraftTableSpec.model_validate({"targetRef": {"name": "optimized-baseline-nvidia-gpu-vllm-decode"}, **fields})

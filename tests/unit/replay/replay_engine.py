@@ -1,0 +1,82 @@
+"""Starts the stand-in for tests, and ends it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[3]
+LAUNCHER = ROOT / "dev/replay/vllm"
+SPECULATIVE: Mapping[str, Any] = {
+    "method": "eagle3",
+    "model": "drafter",
+    "num_speculative_tokens": 3,
+    "num_speculative_tokens_per_batch_size": [[1, 64, 3], [65, 128, 1]],
+}
+READY_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class ReplayEngine:
+    process: subprocess.Popen[bytes]
+    url: str
+    log_path: Path
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+    return port
+
+
+@contextmanager
+def replay_engine(
+    folder: Path, *, config: Mapping[str, Any] = SPECULATIVE, flags: tuple[str, ...] = (), port: int | None = None, **env: str
+) -> Iterator[ReplayEngine]:
+    """A stand-in that answers /health; it is ended on the way out, if it still runs."""
+    at = port or free_port()
+    log_path = folder / f"replay-{at}.log"
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable, str(LAUNCHER), "serve", "m", "--host", "127.0.0.1", "--port", str(at),
+                "--max-num-seqs", "128", "--speculative-config", json.dumps(config), *flags,
+            ],
+            env={"REPLAY_START_SECONDS": "0", **env},
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
+    engine = ReplayEngine(process, f"http://127.0.0.1:{at}", log_path)
+    try:
+        _wait_until_healthy(engine)
+        yield engine
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_healthy(engine: ReplayEngine) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if engine.process.poll() is not None:
+            break
+        try:
+            if httpx.get(f"{engine.url}/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise RuntimeError(f"the stand-in did not come up:\n{engine.log()}")
