@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 from api_server import ROOT, Api, RefusedError
+from chart_rights import wait_for_rights
 
 from tabletune.argv import fold_speculative_config
 from tabletune.profile import Fingerprint
@@ -195,6 +197,7 @@ def test_job_may_write_its_own_job_and_config_map_only(api: Api, namespace: str)
     role, binding = build_job_access("chat", "t-1", target)
     api.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles", role)
     api.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
+    wait_for_rights(api, namespace)
 
     def may(verb: str, group: str, resource: str, name: str = "") -> bool:
         review = {
@@ -225,12 +228,27 @@ RESTRICTED = {
 }
 
 
+def wait_for_restriction(api: Api, namespace: str) -> None:
+    """Until the admission of pods knows the namespace's new label, which it reads from a cache."""
+    spec = {"containers": [{"name": "c", "image": IMAGE}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "unrestricted"}, "spec": spec}
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            api.create(f"/api/v1/namespaces/{namespace}/pods", pod, dry_run=True)
+        except RefusedError:
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"the API server does not restrict pods of {namespace} after 30 s")
+
+
 @pytest.mark.parametrize("kind", ["job", "roll-out"])
 def test_our_containers_pass_the_restricted_standard(api: Api, namespace: str, kind: str) -> None:
     """Where the user's own container does; nothing of ours may be what a namespace refuses."""
     stored = api.get(f"/api/v1/namespaces/{namespace}")
     stored["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     api.update(f"/api/v1/namespaces/{namespace}", stored)
+    wait_for_restriction(api, namespace)
     deployment = api.create(path(namespace), example(namespace, lambda pod: engine(pod).update(securityContext=RESTRICTED)))
     template = job_of(deployment)["spec"]["template"] if kind == "job" else roll(api, deployment, CONFIG)["spec"]["template"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": "p"}, "spec": template["spec"]}
