@@ -53,7 +53,7 @@ async def test_replicas_that_its_strategy_keeps_are_named_and_left_alone(spec: d
     assert len(made.writes) == writes
     live = made.get("StatefulSet", "decode")
     live["spec"]["updateStrategy"] = {}
-    made.roll(kind="StatefulSet")
+    made.roll_stateful_set()
     await made.turns(2)
     assert made.state() == "Tracking"
 
@@ -63,7 +63,7 @@ async def test_a_replica_deleted_by_its_user_is_one_that_has_the_table() -> None
     await made.until_rolling_out()
     for name in ("decode-0", "decode-1"):
         del made.objects["Pod", name]
-        made.roll(kind="StatefulSet")
+        made.roll_stateful_set()
         await made.turns(2)
     assert made.state() == "Tracking"
 
@@ -86,7 +86,7 @@ async def test_a_broken_replica_is_named_for_its_user_to_delete() -> None:
 async def test_tables_for_one_name_and_two_kinds_are_no_rivals() -> None:
     made = World(deployment(), stateful_set(), draft_table("a"), draft_table("b", kind="StatefulSet"))
     made.roll()
-    made.roll(kind="StatefulSet")
+    made.roll_stateful_set()
     await made.turns(2, "a")
     await made.turns(2, "b")
     assert (made.condition("Accepted", "a")[0], made.condition("Accepted", "b")[0]) == ("True", "True")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -178,7 +178,7 @@ class World:
         if body["kind"] in KINDS:
             assert "replicas" not in body["spec"], "replicas belongs to whoever scales"
             merged["metadata"]["generation"] += 1
-            self.roll(key[1], kind=key[0])
+            self._controllers[key[0]](key[1])
 
     async def replace(self, body: Mapping[str, Any]) -> None:
         self._call(f"replace {body['kind']}")
@@ -188,7 +188,7 @@ class World:
         assert live["spec"]["replicas"] == body["spec"]["replicas"]
         self.put(copy.deepcopy(dict(body)))
         self.objects[body["kind"], body["metadata"]["name"]]["metadata"]["generation"] += 1
-        self.roll(body["metadata"]["name"], kind=body["kind"])
+        self._controllers[body["kind"]](body["metadata"]["name"])
 
     async def delete(self, kind: str, namespace: str, name: str, propagation: str = "Background") -> None:
         self._call(f"delete {kind}")
@@ -223,12 +223,13 @@ class World:
         found = [o for (k, _), o in self.objects.items() if k == "Pod" and f"{_owner(o)}-".startswith(f"uid-{target}-")]
         return found if current is None else [o for o in found if o["current"] == current]
 
-    def roll(self, name: str = "decode", *, ready: bool = True, kind: str = "Deployment") -> None:
-        """The target's controller. A Deployment's: a ReplicaSet, its pods beside or (when ready) instead of the old ones."""
-        target = self.get(kind, name)
-        if kind == "StatefulSet":
-            self._roll_stateful_set(target, ready=ready)
-            return
+    @property
+    def _controllers(self) -> Mapping[str, Callable[[str], None]]:
+        return {"Deployment": self.roll, "StatefulSet": self.roll_stateful_set}
+
+    def roll(self, name: str = "decode", *, ready: bool = True) -> None:
+        """The Deployment's controller: a ReplicaSet for the template, its pods beside or (when ready) instead of the old ones."""
+        target = self.get("Deployment", name)
         annotations = target["metadata"].setdefault("annotations", {})
         revision = str(int(annotations.get("deployment.kubernetes.io/revision", "0")) + 1)
         annotations["deployment.kubernetes.io/revision"] = revision
@@ -249,9 +250,10 @@ class World:
         if ready:
             self.remove_old_pods(name)
 
-    def _roll_stateful_set(self, target: Body, *, ready: bool) -> None:
-        """Each replica keeps its name. Those below the partition keep their template, and with OnDelete all that are there."""
-        name, strategy = target["metadata"]["name"], target["spec"].get("updateStrategy") or {}
+    def roll_stateful_set(self, name: str = "decode", *, ready: bool = True) -> None:
+        """The StatefulSet's controller. Replicas keep their names; those below the partition, and with OnDelete all, their template."""
+        target = self.get("StatefulSet", name)
+        strategy = target["spec"].get("updateStrategy") or {}
         revision = f"{name}-{template_digest(target['spec']['template'])[:10]}"
         target["status"] = {"observedGeneration": target["metadata"]["generation"], "updateRevision": revision}
         kept = strategy.get("rollingUpdate", {}).get("partition", 0) if strategy.get("type") != "OnDelete" else target["spec"]["replicas"]
@@ -403,7 +405,7 @@ def serving(*more: Any, target: Body | None = None, **spec: Any) -> World:
     """A target that serves, and a DraftTable for it."""
     target = deployment() if target is None else target
     made = World(target, draft_table(kind=target["kind"], **spec), *more)
-    made.roll(kind=target["kind"])
+    (made.roll if target["kind"] == "Deployment" else made.roll_stateful_set)()
     return made
 
 
