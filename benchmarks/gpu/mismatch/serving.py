@@ -1,4 +1,4 @@
-"""A vLLM server of our own and requests to it, for the two scripts beside this file. Standard library only."""
+"""A vLLM server of our own and requests to it, for the scripts beside this file and `../controller.py`. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "bench"
+FLAGS = (
+    "--served-model-name",
+    MODEL,
+    "--load-format",
+    "dummy",
+    "--max-model-len",
+    "2048",
+    "--max-num-seqs",
+    "256",
+    "--no-enable-prefix-caching",
+)
 PROMPT_TOKENS = 32
 CELL_SECONDS = 20.0  # one cell gets no more, however much of it is pauses
 FIRST_TOKEN, LAST_TOKEN = 10, 30000  # ids that every vocabulary in use has, and that mean nothing special
@@ -46,25 +57,12 @@ def parser(what: str) -> argparse.ArgumentParser:
     return made
 
 
-class Server:
-    """`vllm serve` with a launch table, in a process group of its own. Every guess is rejected: one token a request and step."""
+class Process:
+    """One server command in a process group of its own, with a log."""
 
-    def __init__(self, options: argparse.Namespace, table: list[list[int]], extra_env: Mapping[str, str]) -> None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        self._log: Path = options.out / "server.log"
-        self.url = f"http://127.0.0.1:{options.port}"
-        speculation = {
-            "method": "eagle3",
-            "model": options.drafter,
-            "num_speculative_tokens": 3,
-            "num_speculative_tokens_per_batch_size": table,
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_rates": [0.0, 0.0, 0.0],
-        }
-        flags = ["--served-model-name", MODEL, "--load-format", "dummy", "--port", str(options.port), "--max-model-len", "2048"]
-        flags += ["--max-num-seqs", "256", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.6"]
-        self._argv = [*shlex.split(options.vllm), "serve", options.target, *flags, "--speculative-config", json.dumps(speculation)]
-        self._env = {**os.environ, **extra_env}
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._argv, self._env, self._log = list(argv), dict(env), log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -113,6 +111,29 @@ class Server:
                 return bool(answer.status == 200)
         except (OSError, HTTPException):
             return False
+
+
+class Server(Process):
+    """`vllm serve` with a launch table. Every guess is rejected: one token a request and step."""
+
+    def __init__(self, options: argparse.Namespace, table: list[list[int]], extra_env: Mapping[str, str]) -> None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        flags = [*FLAGS, "--port", str(options.port), "--gpu-memory-utilization", "0.6"]
+        flags += ["--speculative-config", json.dumps(synthetic(options.drafter, table, [0.0, 0.0, 0.0]))]
+        argv = [*shlex.split(options.vllm), "serve", options.target, *flags]
+        super().__init__(argv, {**os.environ, **extra_env}, options.out / "server.log", options.port)
+
+
+def synthetic(drafter: str, table: list[list[int]], rates: Sequence[float]) -> dict[str, Any]:
+    """A speculative config that keeps guesses by chance: `rates[i]`, how often the first i + 1 are all kept."""
+    return {
+        "method": "eagle3",
+        "model": drafter,
+        "num_speculative_tokens": len(rates),
+        "num_speculative_tokens_per_batch_size": table,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": list(rates),
+    }
 
 
 class Held:

@@ -1,0 +1,101 @@
+"""Part `cost`: what the plugin costs a step, by the gaps between streamed chunks at the client: a step makes one chunk of a stream.
+
+Every guess is rejected and all requests are of the same length, so a step is like any other. Two comparisons, in turns of some seconds, the
+order changing from pair to pair: one engine whose plugin lets go of the scheduler and takes it again; and two engines, one of them
+without the plugin, which has in it what any two engines differ by. A sidecar reads the engine that has the plugin, as in service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import sqrt
+from statistics import median
+from typing import Any
+
+from mismatch import serving
+from tracking.bench import BARE, MAIN, SECOND, Bench
+from tracking.engines import Engine
+from tracking.measure import spread
+
+STREAMS = 4  # of the requests of a turn whose chunks are timed: more would load the server and the client
+SETTLING_GAPS = 30  # at either end of a turn
+TURN_SECONDS = 6.0  # at most, as far as planned
+WAIT_SECONDS = 60.0
+
+
+def cost(bench: Bench) -> None:
+    o, part = bench.options, bench.part("cost")
+    longest = max(bench.measured.lengths)
+    table = bench.measured.launch(o.max_num_seqs)
+    files = bench.measured.write(bench.run_dir / "cost", table)
+    part["length"] = longest
+    for engine in bench.engines.values():
+        engine.set_rates(tuple(0.0 for _ in o.rates))
+    main = bench.engines[MAIN]
+    with bench.sidecar(main, files, "--mode", "Observe") as first:
+        first.until_heard()
+        for B in o.cost_loads:
+            key = f"one engine, B={B}"
+            if key not in part:
+                part[key] = _pairs(bench, key, B, lambda on: _hold(main, on))
+                bench.note()
+        main.tell("hold_plugin", "on")
+    if SECOND not in bench.engines or BARE not in bench.engines:
+        part["two engines"] = "an engine did not start"
+        return
+    second, bare = bench.engines[SECOND], bench.engines[BARE]
+    with bench.sidecar(second, files, "--mode", "Observe") as beside:
+        beside.until_heard()
+        for B in o.cost_loads:
+            key = f"two engines, B={B}"
+            if key not in part:
+                part[key] = _pairs(bench, key, B, lambda on: second if on else bare)
+                bench.note()
+
+
+def _hold(engine: Engine, on: bool) -> Engine:
+    engine.tell("hold_plugin", "on" if on else "off")
+    return engine
+
+
+def _pairs(bench: Bench, what: str, B: int, choose: Callable[[bool], Engine]) -> dict[str, Any]:
+    """`choose`: the engine of a turn with the plugin, or without."""
+    o = bench.options
+    bench.need(2 * TURN_SECONDS, what)
+    for on in (True, False):  # what is loaded at its first use is nobody's cost
+        _turn(choose(on), B, o.turn_tokens // 2)
+    taken: list[dict[bool, float]] = []
+    for n in range(o.pairs):
+        if bench.left < 2 * TURN_SECONDS:
+            break
+        order = (True, False) if n % 2 else (False, True)
+        taken.append({on: _turn(choose(on), B, o.turn_tokens) for on in order})
+    choose(True)
+    added = [pair[True] / pair[False] - 1 for pair in taken]
+    middle, around = median(added), spread([1 + x for x in added])
+    found = {
+        "pairs": len(added),
+        "medianGapMicros": {name: round(median(pair[on] for pair in taken) * 1e6, 1) for name, on in (("with", True), ("without", False))},
+        "addedShare": round(middle, 5),
+        "spreadOfPairs": round(around, 5),
+        "standardError": round(1.2533 * around / sqrt(len(added)), 5),  # of the median
+        "addedByPair": [round(x, 5) for x in added],
+    }
+    print(f"{what}: {found}", flush=True)
+    return found
+
+
+def _turn(engine: Engine, B: int, tokens: int) -> float:
+    """The median gap between two chunks of a stream, in seconds, while all B requests run."""
+    streams = min(STREAMS, B)
+    rest = serving.Held(engine.url, B - streams, tokens, stream=False)
+    timed = serving.Held(engine.url, streams, tokens, stream=True)
+    if not (timed.wait(WAIT_SECONDS) and rest.wait(WAIT_SECONDS)) or timed.failures or rest.failures:
+        raise RuntimeError(f"{timed.failures + rest.failures} of {B} requests to {engine.name} failed, or did not end")
+    return median(gap for times in timed.times for gap in _gaps(times))
+
+
+def _gaps(times: list[float]) -> Iterator[float]:
+    gaps = [b - a for a, b in pairwise(times)]
+    yield from gaps[SETTLING_GAPS : len(gaps) - SETTLING_GAPS]
