@@ -7,9 +7,11 @@ without the plugin, which has in it what any two engines differ by. A sidecar re
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from math import sqrt
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,31 +28,31 @@ WAIT_SECONDS = 60.0
 
 def cost(bench: Bench) -> None:
     o, part = bench.options, bench.part("cost")
-    longest = max(bench.measured.lengths)
+    found: dict[str, Any] = part.setdefault("comparisons", {})
     table = bench.measured.launch(o.max_num_seqs)
     files = bench.measured.write(bench.run_dir / "cost", table)
-    part["length"] = longest
+    part["length"] = max(bench.measured.lengths)
     for engine in bench.engines.values():
         engine.set_rates(tuple(0.0 for _ in o.rates))
     main = bench.engines[MAIN]
-    with bench.sidecar(main, files, "--mode", "Observe") as first:
-        first.until_heard()
-        for B in o.cost_loads:
-            key = f"one engine, B={B}"
-            if key not in part:
-                part[key] = _pairs(bench, key, B, lambda on: _hold(main, on))
-                bench.note()
+    try:
+        _compare(bench, found, "one engine", read=main, files=files, choose=lambda on: _hold(main, on))
+    finally:
         main.tell("hold_plugin", "on")
-    if SECOND not in bench.engines or BARE not in bench.engines:
-        part["two engines"] = "an engine did not start"
-        return
     second, bare = bench.engines[SECOND], bench.engines[BARE]
-    with bench.sidecar(second, files, "--mode", "Observe") as beside:
+    _compare(bench, found, "two engines", read=second, files=files, choose=lambda on: second if on else bare)
+
+
+def _compare(bench: Bench, found: dict[str, Any], what: str, *, read: Engine, files: Path, choose: Callable[[bool], Engine]) -> None:
+    """At each batch size, with an equal share of the time that is left for each comparison. `read`: by a sidecar, meanwhile."""
+    loads = bench.options.cost_loads
+    with bench.sidecar(read, files, "--mode", "Observe") as beside:
         beside.until_heard()
-        for B in o.cost_loads:
-            key = f"two engines, B={B}"
-            if key not in part:
-                part[key] = _pairs(bench, key, B, lambda on: second if on else bare)
+        for B in loads:
+            key = f"{what}, B={B}"
+            if key not in found:
+                ends = time.monotonic() + bench.left / (2 * len(loads) - len(found))
+                found[key] = _pairs(bench, key, B, choose, ends)
                 bench.note()
 
 
@@ -59,18 +61,21 @@ def _hold(engine: Engine, on: bool) -> Engine:
     return engine
 
 
-def _pairs(bench: Bench, what: str, B: int, choose: Callable[[bool], Engine]) -> dict[str, Any]:
-    """`choose`: the engine of a turn with the plugin, or without."""
+def _pairs(bench: Bench, what: str, B: int, choose: Callable[[bool], Engine], ends: float) -> dict[str, Any]:
+    """`choose`: the engine of a turn with the plugin, or without. `ends`: of time.monotonic(), when the last pair is done."""
     o = bench.options
     bench.need(2 * TURN_SECONDS, what)
     for on in (True, False):  # what is loaded at its first use is nobody's cost
         _turn(choose(on), B, o.turn_tokens // 2)
     taken: list[dict[bool, float]] = []
+    took = 0.0
     for n in range(o.pairs):
-        if bench.left < 2 * TURN_SECONDS:
+        begun = time.monotonic()
+        if taken and begun + took > ends:
             break
         order = (True, False) if n % 2 else (False, True)
         taken.append({on: _turn(choose(on), B, o.turn_tokens) for on in order})
+        took = time.monotonic() - begun
     choose(True)
     added = [pair[True] / pair[False] - 1 for pair in taken]
     middle, around = median(added), spread([1 + x for x in added])

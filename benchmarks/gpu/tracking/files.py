@@ -17,7 +17,14 @@ from tabletune.profile import Profile
 from tabletune.table import Table, build_choices, launch_table, table_of
 from tabletune.verdict import Standing, Verdict, VerdictKind
 
-ADDED_LATER = {"warnings": [], "requests": None, "prefill": [], "baselinePrefill": [], "ceilings": [], "transitions": []}
+ADDED_LATER: Mapping[str, object] = {
+    "warnings": [],
+    "requests": None,
+    "prefill": [],
+    "baselinePrefill": [],
+    "ceilings": [],
+    "transitions": [],
+}
 """What profiles of the project's first days lack."""
 COUNTED = 100_000  # drafts a position, where acceptance is not from a profile
 SAME = 0.05  # acceptance of the profile, that far from what the engine keeps
@@ -78,13 +85,15 @@ def read_measured(folder: Path, rates: Sequence[float]) -> Measured:
     Raises FormatError or OSError.
     """
     notes = []
+    table: TableFile | None = None
     profile = formats.parse_profile(json.dumps({**ADDED_LATER, **json.loads((folder / formats.PROFILE).read_text())}))
     acceptance = formats.parse_acceptance((folder / formats.ACCEPTANCE).read_text())
     try:
         table = formats.parse_table((folder / formats.TABLE).read_text())
     except FormatError as error:
         notes.append(f"{error.file}: {error.field} {error.problem}")
-        table = None
+    except FileNotFoundError:
+        notes.append("there is no table.json")
     told = acceptance.counts.rates
     is_other = len(told) != len(rates) or any(abs(a - b) > SAME for a, b in zip(told, rates, strict=True))
     if is_other:

@@ -30,6 +30,8 @@ POLL_SECONDS = 0.05
 
 def fleet(bench: Bench) -> None:
     o, part = bench.options, bench.part("fleet")
+    if "with" in part:
+        return
     bench.need(2 * o.replica_seconds + 2 * o.newcomer_seconds + OVERHEAD_SECONDS, "two replicas and two starts of a third")
     files = bench.measured.write(bench.run_dir / "fleet", bench.measured.best)
     engines = [bench.engines[MAIN], bench.engines[SECOND]]

@@ -41,7 +41,8 @@ class BenchWorker:
         sampler = self.model_runner.rejection_sampler  # type: ignore[attr-defined]
         conditional = _conditional(wanted)
         if sampler.synthetic_conditional_rates is not None:
-            sampler.synthetic_conditional_rates.copy_(torch.tensor(conditional))
+            with torch.inference_mode():  # in case the tensor was made in it
+                sampler.synthetic_conditional_rates.copy_(torch.tensor(conditional))
         else:
             _thin(sampler, conditional)
         return rates
