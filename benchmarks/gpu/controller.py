@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # for benchmarks.controller
 
+from mismatch import serving
 from tracking.bench import BARE, MAIN, SECOND, Bench, conditions, run_parts
 from tracking.cost import cost
 from tracking.files import read_measured
@@ -100,7 +101,8 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"--parts: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
     options.max_num_seqs = options.max_num_seqs or (16 if options.cpu else 256)
-    options.vocabulary = json.loads((Path(options.target) / "config.json").read_text())["vocab_size"]
+    vocabulary = json.loads((Path(options.target) / "config.json").read_text())["vocab_size"]
+    options.last_token = min(serving.LAST_TOKEN, vocabulary - 1)
     return options
 
 

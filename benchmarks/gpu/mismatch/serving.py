@@ -62,14 +62,15 @@ class Process:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self._argv, self._env, self._log = list(argv), dict(env), log
+        self.env = dict(env)
+        self._argv, self._log = list(argv), log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
         """Start and wait until it serves; seconds that took. Raises RuntimeError with the log's last words."""
         begun = time.monotonic()
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._argv, env=self._env, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(self._argv, env=self.env, stdout=log, stderr=log, start_new_session=True)
         while time.monotonic() - begun < START_SECONDS:
             if not self.is_running():
                 raise RuntimeError(f"the server ended while it started: {self.cause()}")
@@ -139,10 +140,10 @@ def synthetic(drafter: str, table: list[list[int]], rates: Sequence[float]) -> d
 class Held:
     """`count` requests at the same time, each with the times at which its tokens came if they are streamed."""
 
-    def __init__(self, url: str, count: int, tokens: int, *, stream: bool) -> None:
+    def __init__(self, url: str, count: int, tokens: int, *, stream: bool, last_token: int = LAST_TOKEN) -> None:
         self.failures = 0
         self.times: list[list[float]] = [[] for _ in range(count)]
-        self._url, self._tokens, self._stream = url, tokens, stream
+        self._url, self._tokens, self._stream, self._last_token = url, tokens, stream, last_token
         self._leaving = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(times,), daemon=True) for times in self.times]
         for thread in self._threads:
@@ -165,7 +166,7 @@ class Held:
     def _run(self, times: list[float]) -> None:
         body = {
             "model": MODEL,
-            "prompt": [random.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(PROMPT_TOKENS)],
+            "prompt": [random.randrange(FIRST_TOKEN, self._last_token) for _ in range(PROMPT_TOKENS)],
             "max_tokens": self._tokens,
             "temperature": 0,
             "ignore_eos": True,

@@ -68,7 +68,14 @@ class Bench:
             engine = Engine(self.options, name, self.options.port + ports[name], self.run_dir, plugin=plugin, launch=launch)
             self.engines[name] = engine
             try:
-                return name, engine, round(engine.start(), 1)
+                return name, engine, round(engine.start(warm_up=name == SECOND), 1)
+            except (RuntimeError, OSError) as error:
+                if name != SECOND:
+                    return name, engine, str(error)
+                engine.process.stop()
+                self.result["warmUpFailed"] = str(error)  # that is a result, too; the parts need the engine all the same
+            try:
+                return name, engine, round(engine.start(warm_up=False), 1)
             except (RuntimeError, OSError) as error:
                 return name, engine, str(error)
 
@@ -84,8 +91,10 @@ class Bench:
                 engine.process.stop()
                 del self.engines[name]
             elif name != BARE:
-                self.loads[name] = Load(engine.url, max(self.options.loads), self.options.vocabulary)
+                self.loads[name] = Load(engine.url, max(self.options.loads), self.options.last_token)
                 self.result.setdefault("engine", engine.ask("hello")["engine"])
+        if SECOND in self.engines:
+            self.result["warmUp"] = self.engines[SECOND].warm_up_line()
         self.note(launchTable=launch.to_vllm())
         print(f"started: {starts}", flush=True)
 

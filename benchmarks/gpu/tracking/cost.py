@@ -66,7 +66,7 @@ def _pairs(bench: Bench, what: str, B: int, choose: Callable[[bool], Engine], en
     o = bench.options
     bench.need(2 * TURN_SECONDS, what)
     for on in (True, False):  # what is loaded at its first use is nobody's cost
-        _turn(choose(on), B, o.turn_tokens // 2)
+        _turn(bench, choose(on), B, o.turn_tokens // 2)
     taken: list[dict[bool, float]] = []
     took = 0.0
     for n in range(o.pairs):
@@ -74,7 +74,7 @@ def _pairs(bench: Bench, what: str, B: int, choose: Callable[[bool], Engine], en
         if taken and begun + took > ends:
             break
         order = (True, False) if n % 2 else (False, True)
-        taken.append({on: _turn(choose(on), B, o.turn_tokens) for on in order})
+        taken.append({on: _turn(bench, choose(on), B, o.turn_tokens) for on in order})
         took = time.monotonic() - begun
     choose(True)
     added = [pair[True] / pair[False] - 1 for pair in taken]
@@ -91,11 +91,11 @@ def _pairs(bench: Bench, what: str, B: int, choose: Callable[[bool], Engine], en
     return found
 
 
-def _turn(engine: Engine, B: int, tokens: int) -> float:
+def _turn(bench: Bench, engine: Engine, B: int, tokens: int) -> float:
     """The median gap between two chunks of a stream, in seconds, while all B requests run."""
-    streams = min(STREAMS, B)
-    rest = serving.Held(engine.url, B - streams, tokens, stream=False)
-    timed = serving.Held(engine.url, streams, tokens, stream=True)
+    streams, last = min(STREAMS, B), bench.options.last_token
+    rest = serving.Held(engine.url, B - streams, tokens, stream=False, last_token=last)
+    timed = serving.Held(engine.url, streams, tokens, stream=True, last_token=last)
     if not (timed.wait(WAIT_SECONDS) and rest.wait(WAIT_SECONDS)) or timed.failures or rest.failures:
         raise RuntimeError(f"{timed.failures + rest.failures} of {B} requests to {engine.name} failed, or did not end")
     return median(gap for times in timed.times for gap in _gaps(times))

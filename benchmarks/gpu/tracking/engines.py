@@ -30,6 +30,16 @@ HTTP_SECONDS = 20.0
 SIDECAR_START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 KV_CACHE_BYTES = 16 << 30  # of each engine: engines that start side by side cannot measure what is left
+WARM_UP_SECONDS = "10"
+WARM_UP_VARIABLES = ("TABLETUNE_WARM_UP_SECONDS", "VLLM_LOGGING_CONFIG_PATH")
+_SHOWN = {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"out": _SHOWN},
+    "loggers": {name: {"handlers": ["out"], "level": "INFO", "propagate": False} for name in ("vllm", "tabletune_engine")},
+}
+"""So that the plugin's words are in the log."""
 CPU_ENV = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1"}
 CPU_FLAGS = ("--served-model-name", serving.MODEL, "--enforce-eager", "--max-num-seqs", "16", "--max-model-len", "1024")
 HERE = Path(__file__).resolve().parents[1]
@@ -39,7 +49,8 @@ class Engine:
     """`vllm serve` with a launch table; `plugin` None: without TableTune, else the folder of the plugin."""
 
     def __init__(self, options: argparse.Namespace, name: str, port: int, run_dir: Path, *, plugin: Path | None, launch: Table) -> None:
-        self.name, self.port = name, port
+        self.name = name
+        self._options, self._run_dir = options, run_dir
         self.socket = str(run_dir / f"{name}.sock")
         paths = [str(HERE), *([str(plugin)] if plugin else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         # vLLM loads the plugins that are named only, wherever PYTHONPATH finds more of them.
@@ -49,18 +60,30 @@ class Engine:
         env["PYTHONPATH"] = os.pathsep.join(paths)
         flags = [*_flags(options, launch), "--port", str(port), "--worker-extension-cls", "tracking.worker.BenchWorker"]
         argv = [*shlex.split(options.vllm), "serve", options.target, *flags]
-        self.process = serving.Process(argv, env, options.out / f"{name}.log", port)
+        self._log = options.out / f"{name}.log"
+        self.process = serving.Process(argv, env, self._log, port)
         self.url = self.process.url
         self._plugin = Channel(self.socket, timeout=SOCKET_SECONDS) if plugin else None
 
-    def start(self) -> float:
-        """Seconds until it served; a RuntimeError says why it does not."""
+    def start(self, *, warm_up: bool) -> float:
+        """Seconds until it served; a RuntimeError says why it does not. `warm_up`: with the lengths run first, as after a roll-out."""
+        for name in WARM_UP_VARIABLES:
+            self.process.env.pop(name, None)
+        if warm_up:
+            shown = self._run_dir / "logging.json"
+            shown.write_text(json.dumps(LOGGING))
+            self.process.env |= dict(zip(WARM_UP_VARIABLES, (WARM_UP_SECONDS, str(shown)), strict=True))
         seconds = self.process.start()
         if self._plugin is not None:
             hello = self.ask("hello")
             if not hello["active"]:
                 raise RuntimeError(f"the plugin is not active: {hello['inactiveReason']}")
         return seconds
+
+    def warm_up_line(self) -> str | None:
+        """What the plugin said of it."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return next((line[:600] for line in lines if "before its first request" in line), None)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """One question to the plugin."""
@@ -81,7 +104,9 @@ class Engine:
             return str(json.load(answer)["results"][0])
 
     def set_rates(self, rates: tuple[float, ...]) -> None:
-        self.tell("set_rates", ",".join(map(str, rates)))
+        """Keep so many guesses. On a CPU: of those that are really kept, for which `--rates` stands."""
+        kept = self._options.rates if self._options.cpu else (1.0,) * len(rates)
+        self.tell("set_rates", ",".join(str(rate / most) for rate, most in zip(rates, kept, strict=True)))
 
 
 class Sidecar:

@@ -50,10 +50,9 @@ class Bin:
 class Load:
     """The tuner's load processes (load_worker.py says what is spoken), about 32 requests each, for one engine."""
 
-    def __init__(self, url: str, most: int, vocabulary: int) -> None:
+    def __init__(self, url: str, most: int, last_token: int) -> None:
         source = random.Random(1)
-        last = min(serving.LAST_TOKEN, vocabulary - 1)
-        prompts = [[source.randrange(serving.FIRST_TOKEN, last) for _ in range(serving.PROMPT_TOKENS)] for _ in range(PROMPTS)]
+        prompts = [[source.randrange(serving.FIRST_TOKEN, last_token) for _ in range(serving.PROMPT_TOKENS)] for _ in range(PROMPTS)]
         setup = {"url": url, "apiKey": None, "model": serving.MODEL, "prompts": prompts}
         argv = [sys.executable, "-m", "tabletune_tuner.load_worker"]
         self._processes = [

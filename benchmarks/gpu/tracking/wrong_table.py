@@ -19,6 +19,7 @@ OVERHEAD_SECONDS = 10.0
 
 def wrong_table(bench: Bench) -> None:
     loads = bench.part("wrong-table").setdefault("loads", {})
+    bench.engines[MAIN].set_rates(bench.options.rates)
     for load in bench.options.loads:
         if str(load) not in loads:
             o = bench.options

@@ -37,7 +37,7 @@ def test_a_profile_of_the_first_days_and_another_acceptance_is_used_as_far_as_it
     measured = tracking.files.read_measured(old, (0.7, 0.5, 0.3))
     assert measured.lengths == (1, 3)
     assert measured.best.length_at(32) == 3
-    assert [note.split(":")[0] for note in measured.notes][0] == "table.json"
+    assert next(note.split(":")[0] for note in measured.notes) == "table.json"
     kind, wrong = measured.wrong_at(64)
     assert (kind, wrong.length_at(64)) == ("documentation / 4", 1)
     kind, wrong = measured.wrong_at(8)
