@@ -38,6 +38,7 @@ class Bench:
     result: dict[str, Any]
     engines: dict[str, Engine] = field(default_factory=dict)
     loads: dict[str, Load] = field(default_factory=dict)
+    closed: bool = False
 
     @property
     def left(self) -> float:
@@ -70,7 +71,7 @@ class Bench:
             try:
                 return name, engine, round(engine.start(warm_up=name == SECOND), 1)
             except (RuntimeError, OSError) as error:
-                if name != SECOND:
+                if name != SECOND or self.closed:
                     return name, engine, str(error)
                 engine.process.stop()
                 self.result["warmUpFailed"] = str(error)  # that is a result, too; the parts need the engine all the same
@@ -99,6 +100,7 @@ class Bench:
         print(f"started: {starts}", flush=True)
 
     def close(self) -> None:
+        self.closed = True
         for load in self.loads.values():
             load.close()
         with ThreadPoolExecutor(max(1, len(self.engines))) as pool:
