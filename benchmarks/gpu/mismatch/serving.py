@@ -69,6 +69,8 @@ class Process:
     def start(self) -> float:
         """Start and wait until it serves; seconds that took. Raises RuntimeError with the log's last words."""
         begun = time.monotonic()
+        if self._is_healthy():
+            raise RuntimeError(f"another server answers on {self.url}")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._argv, env=self.env, stdout=log, stderr=log, start_new_session=True)
         while time.monotonic() - begun < START_SECONDS:

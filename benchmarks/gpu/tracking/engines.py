@@ -26,6 +26,7 @@ from tabletune_sidecar.live import Live
 from tabletune_sidecar.state import save_state
 
 SOCKET_SECONDS = 20.0
+PLUGIN_SECONDS = 20.0  # between the first /health and the socket
 HTTP_SECONDS = 20.0
 SIDECAR_START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -75,10 +76,20 @@ class Engine:
             self.process.env |= dict(zip(WARM_UP_VARIABLES, (WARM_UP_SECONDS, str(shown)), strict=True))
         seconds = self.process.start()
         if self._plugin is not None:
-            hello = self.ask("hello")
+            hello = self._first_hello()
             if not hello["active"]:
                 raise RuntimeError(f"the plugin is not active: {hello['inactiveReason']}")
         return seconds
+
+    def _first_hello(self) -> dict[str, Any]:
+        deadline = time.monotonic() + PLUGIN_SECONDS
+        while True:
+            try:
+                return self.ask("hello")
+            except ChannelClosedError as error:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the plugin does not answer: {error}") from error
+                time.sleep(0.2)
 
     def warm_up_line(self) -> str | None:
         """What the plugin said of it."""
@@ -154,15 +165,6 @@ def sidecar(engine: Engine, files: Path, run_dir: Path, port: int, log: Path, *o
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def is_alive(engine: Engine) -> bool:
-    """Whether the engine answers."""
-    try:
-        engine.ask("counts")
-    except ChannelClosedError:
-        return False
-    return engine.process.is_running()
 
 
 def _flags(options: argparse.Namespace, launch: Table) -> list[str]:

@@ -8,7 +8,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -16,12 +16,14 @@ from statistics import mean, median
 from typing import Any
 
 from mismatch import serving
-from tracking.engines import Engine
+from tracking.engines import Engine, Sidecar
+
+from tabletune.table import Table
 
 REQUESTS_A_PROCESS = 32
 PROMPTS = 512
 ANSWER_SECONDS = 60.0  # of a load process
-POLL_SECONDS = 0.05
+LOOK_SECONDS = 0.25
 
 
 class LoadFailedError(Exception):
@@ -86,13 +88,34 @@ class Load:
                 _expect(process, "stopped")
 
 
-def bins(engine: Engine, seconds: float, width: float, begun: float | None = None) -> Iterator[Bin]:
-    """Tokens a second in bins of `width` seconds, for so long; `begun`: of `time.monotonic()`, from which bins are counted."""
-    begun = time.monotonic() if begun is None else begun
+class Tables:
+    """When a sidecar had which table in force, in seconds since it was made, looked at several times a second."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar, self._begun = sidecar, time.monotonic()
+        self.seen: list[dict[str, Any]] = []
+
+    def look(self) -> None:
+        state = self._sidecar.state()
+        table = state["table"]["inForce"] if state else None
+        if table and (not self.seen or self.seen[-1]["table"] != table):
+            self.seen.append({"seenAt": round(time.monotonic() - self._begun, 1), "table": table})
+
+    def first_with(self, length: int, load: int) -> float | None:
+        """When a table first gave this length to that many requests."""
+        return next((each["seenAt"] for each in self.seen if Table.parse(each["table"]).length_at(load) == length), None)
+
+
+def bins(engine: Engine, seconds: float, width: float, watch: Callable[[], None] | None = None) -> Iterator[Bin]:
+    """Tokens a second in bins of `width` seconds, for so long, and `watch` between; bins are counted from the call on."""
+    begun = time.monotonic()
     before = engine.ask("counts")
     at = time.monotonic() - begun
     for n in range(round(seconds / width)):
-        time.sleep(max(0.0, begun + (n + 1) * width - time.monotonic()))
+        while (wait := begun + (n + 1) * width - time.monotonic()) > 0:
+            if watch is not None:
+                watch()
+            time.sleep(min(wait, LOOK_SECONDS))
         now = engine.ask("counts")
         yield _bin(at, before, now)
         at, before = time.monotonic() - begun, now
@@ -125,7 +148,7 @@ def seconds_to(found: Sequence[Bin], wanted: float, least: int) -> float | None:
     """When the first bin began from which on all bins together, `least` or more, are at `wanted` tokens a second; None: never."""
     for i in range(len(found) - least + 1):
         if level(found[i:]) >= wanted:
-            return found[i].at
+            return round(found[i].at, 1)
     return None
 
 

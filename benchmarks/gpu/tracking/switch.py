@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from tracking.bench import MAIN, Bench
-from tracking.measure import Bin, bins, level, seconds_to
+from tracking.measure import Bin, Tables, bins, level, seconds_to
 
 from tabletune.table import Table
 
@@ -33,22 +33,14 @@ def switch(bench: Bench) -> None:
             engine.put(bench.measured.best)
             time.sleep(o.settle)
             fixed: dict[tuple[float, ...], dict[int, float]] = {}
-            found: list[tuple[tuple[float, ...], list[Bin], list[dict[str, Any]]]] = []
+            found: list[tuple[tuple[float, ...], list[Bin], Tables]] = []
             with bench.sidecar(engine, files) as controller:
                 controller.until_heard()
                 time.sleep(LEARN_SECONDS)
                 for rates in (o.other_rates, o.rates):
                     engine.set_rates(rates)
-                    begun = time.monotonic()
-                    seen: list[Bin] = []
-                    tables: list[dict[str, Any]] = []
-                    for each in bins(engine, o.after, o.bin, begun):
-                        seen.append(each)
-                        state = controller.state()
-                        table = state["table"]["inForce"] if state else None
-                        if table and (not tables or tables[-1]["table"] != table):
-                            tables.append({"seenAt": round(time.monotonic() - begun, 1), "table": table})
-                    found.append((rates, seen, tables))
+                    tables = Tables(controller)
+                    found.append((rates, list(bins(engine, o.after, o.bin, tables.look)), tables))
             for rates, _, _ in found:
                 engine.set_rates(rates)
                 fixed[rates] = {k: _fixed(bench, k) for k in lengths}
@@ -69,7 +61,8 @@ def switch(bench: Bench) -> None:
                 "shareWithoutController": round(fixed[rates][stale] / best, 4),
                 "settledShare": round(level(seen[len(seen) // 2 :]) / best, 4),
                 "secondsTo96": seconds_to(seen, WANTED * best, min(5, len(seen))),
-                "tables": tables,
+                "secondsToBestLength": tables.first_with(max(fixed[rates], key=fixed[rates].__getitem__), o.switch_load),
+                "tables": tables.seen,
                 "bins": [x.to_json() for x in seen],
             }
         )

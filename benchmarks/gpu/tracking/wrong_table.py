@@ -7,13 +7,14 @@ files say the wrong table, and which knows nothing of what the engine counted so
 from __future__ import annotations
 
 import time
+from math import sqrt
 from typing import Any
 
 from tracking.bench import MAIN, Bench
-from tracking.measure import Bin, bins, level, seconds_to, spread
+from tracking.measure import Bin, Tables, bins, level, seconds_to, spread
 
 WANTED = 0.99
-LEAST_BINS = 5  # from the moment on, before it counts
+LEAST_BINS = 7  # from the moment on, before it counts
 OVERHEAD_SECONDS = 10.0
 
 
@@ -40,16 +41,11 @@ def _at(bench: Bench, load: int) -> dict[str, Any]:
         engine.put(wrong)
         time.sleep(o.bin / 2)
         lost = list(bins(engine, 2 * o.bin, o.bin))
-        begun = time.monotonic()
         found: list[Bin] = []
-        tables: list[dict[str, Any]] = []
         with bench.sidecar(engine, files) as controller:
-            for each in bins(engine, o.most, o.bin, begun):
+            tables = Tables(controller)
+            for each in bins(engine, o.most, o.bin, tables.look):
                 found.append(each)
-                state = controller.state()
-                table = state["table"]["inForce"] if state else None
-                if table is not None and (not tables or tables[-1]["table"] != table):
-                    tables.append({"seenAt": round(time.monotonic() - begun, 1), "table": table})
                 if seconds_to(found, WANTED * level(reference), LEAST_BINS) is not None:
                     break
         engine.put(measured.best)
@@ -57,6 +53,7 @@ def _at(bench: Bench, load: int) -> dict[str, Any]:
         again = list(bins(engine, o.window / 2, o.bin))
     both = [x.tokens_per_second for x in (*reference, *again)]
     wanted = level([*reference, *again])
+    noise = spread(both) * sqrt(1 / len(both) + 1 / LEAST_BINS)
     return {
         "wrong": kind,
         "wrongTable": wrong.to_vllm(),
@@ -65,10 +62,12 @@ def _at(bench: Bench, load: int) -> dict[str, Any]:
         "referenceDrift": round(level(again) / level(reference) - 1, 4),
         "wrongShare": round(level(lost) / wanted, 4),
         "secondsTo99": seconds_to(found, WANTED * wanted, LEAST_BINS),
-        "secondsTo99OfFirstReference": seconds_to(found, WANTED * level(reference), LEAST_BINS),
+        "secondsTo99WithinNoise": seconds_to(found, (WANTED - 2 * noise) * wanted, LEAST_BINS),
+        "noise": round(noise, 4),  # standard error of a share
+        "secondsToMeasuredLength": tables.first_with(measured.best.length_at(load), load),
         "settledShare": round(level(found[-LEAST_BINS:]) / wanted, 4),
         "watchedSeconds": round(found[-1].at + o.bin, 1),
-        "tables": tables,
+        "tables": tables.seen,
         "bins": {name: [x.to_json() for x in some] for name, some in (("reference", reference), ("controller", found), ("again", again))},
     }
 
