@@ -36,9 +36,14 @@ def cost(bench: Bench) -> None:
         engine.set_rates(tuple(0.0 for _ in o.rates))
     main = bench.engines[MAIN]
     try:
-        _compare(bench, found, "one engine", read=main, files=files, choose=lambda on: _hold(main, on))
-    finally:
         main.tell("hold_plugin", "on")
+    except OSError as error:
+        part["one engine"] = f"its worker cannot reach the scheduler ({error})"
+    else:
+        try:
+            _compare(bench, found, "one engine", read=main, files=files, choose=lambda on: _hold(main, on))
+        finally:
+            main.tell("hold_plugin", "on")
     second, bare = bench.engines[SECOND], bench.engines[BARE]
     _compare(bench, found, "two engines", read=second, files=files, choose=lambda on: second if on else bare)
 
