@@ -91,7 +91,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--switch-load", type=int, default=64)
     parser.add_argument("--after", type=float, default=40.0, help="seconds that are watched after a switch (%(default)s)")
     parser.add_argument("--fleet-load", type=int, default=64)
-    parser.add_argument("--replica-seconds", type=float, default=14.0, help="of load on each replica of the fleet (%(default)s)")
+    parser.add_argument("--replica-seconds", type=float, default=16.0, help="of load on each replica of the fleet (%(default)s)")
     parser.add_argument("--newcomer-seconds", type=float, default=8.0, help="of load on the third (%(default)s)")
     parser.add_argument("--cost-loads", type=_numbers, default=[1, 64], help="batch sizes of cost (%(default)s)")
     parser.add_argument("--pairs", type=int, default=12, help="of turns of cost at most, for each batch size and comparison (%(default)s)")
