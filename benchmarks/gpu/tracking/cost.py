@@ -21,7 +21,7 @@ from tracking.engines import Engine
 from tracking.measure import spread
 
 STREAMS = 4  # of the requests of a turn whose chunks are timed: more would load the server and the client
-SETTLING_GAPS = 30  # at either end of a turn
+SETTLING_GAPS = 30  # at either end of a turn, or a quarter of a short one
 TURN_SECONDS = 6.0  # at most, as far as planned
 WAIT_SECONDS = 60.0
 
@@ -103,9 +103,15 @@ def _turn(bench: Bench, engine: Engine, B: int, tokens: int) -> float:
     timed = serving.Held(engine.url, streams, tokens, stream=True, last_token=last)
     if not (timed.wait(WAIT_SECONDS) and rest.wait(WAIT_SECONDS)) or timed.failures or rest.failures:
         raise RuntimeError(f"{timed.failures + rest.failures} of {B} requests to {engine.name} failed, or did not end")
-    return median(gap for times in timed.times for gap in _gaps(times))
+    gaps = [gap for times in timed.times for gap in _gaps(times)]
+    if len(gaps) < tokens // 4:
+        raise RuntimeError(
+            f"{engine.name} sent {len(gaps)} chunks with a gap for {streams} streams of {tokens} tokens: too few to time steps"
+        )
+    return median(gaps)
 
 
 def _gaps(times: list[float]) -> Iterator[float]:
     gaps = [b - a for a, b in pairwise(times)]
-    yield from gaps[SETTLING_GAPS : len(gaps) - SETTLING_GAPS]
+    settling = min(SETTLING_GAPS, len(gaps) // 4)
+    yield from gaps[settling : len(gaps) - settling]
