@@ -104,7 +104,7 @@ def _turn(bench: Bench, engine: Engine, B: int, tokens: int) -> float:
     if not (timed.wait(WAIT_SECONDS) and rest.wait(WAIT_SECONDS)) or timed.failures or rest.failures:
         raise RuntimeError(f"{timed.failures + rest.failures} of {B} requests to {engine.name} failed, or did not end")
     gaps = [gap for times in timed.times for gap in _gaps(times)]
-    if len(gaps) < tokens // 4:
+    if len(gaps) < tokens // 8:
         raise RuntimeError(
             f"{engine.name} sent {len(gaps)} chunks with a gap for {streams} streams of {tokens} tokens: too few to time steps"
         )
