@@ -140,6 +140,9 @@ def run_parts(bench: Bench, parts: dict[str, Callable[[Bench], None]], names: li
             part["cutShort"] = str(error)
         except Exception as error:  # noqa: BLE001 - a part that fails must not take what the others measured with it
             part["failed"] = f"{type(error).__name__}: {error}"
+            for engine in bench.engines.values():
+                if not engine.process.is_running():
+                    part.setdefault("died", {})[engine.name] = engine.process.cause()
         part["seconds"] = round(part.get("seconds", 0.0) + time.monotonic() - begun, 1)
         bench.note()
         print(json.dumps({name: {key: part[key] for key in ("seconds", "cutShort", "failed") if key in part}}), flush=True)
