@@ -164,8 +164,8 @@ def _restore_environment(container: dict[str, Any], record: Record, applied: Map
     restored = []
     for entry in container.get("env") or ():
         name = entry["name"]
-        if name in OWN_VARIABLES and name in ours:
-            continue
+        if name in OWN_VARIABLES and name in ours and (name != WARM_UP_VARIABLE or entry == ours[name]):
+            continue  # another warm-up is its user's word
         if name not in merged or name not in ours:
             restored.append(entry)
         elif entry == ours[name]:

@@ -121,7 +121,9 @@ def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, 
         # Named with their old values: an earlier roll-out of ours may own them, and what an owner stops applying is deleted.
         old = [dict(entry) for entry in present.values() if entry is not None]
         return {"spec": {"containers": [{**container, "env": old} if old else container]}}
-    own = {SOCKET_VARIABLE: ENGINE_SOCKET, WARM_UP_VARIABLE: str(warm_up_seconds(target))}
+    own = {SOCKET_VARIABLE: ENGINE_SOCKET}
+    if _entry(container_of(target.template, target.container).get("env"), WARM_UP_VARIABLE) is None:  # who set it knows better
+        own[WARM_UP_VARIABLE] = str(warm_up_seconds(target))
     container["env"] = [*_merge_environment(request, present), *({"name": name, "value": value} for name, value in own.items())]
     container["volumeMounts"] = shared_mounts()
     return {
