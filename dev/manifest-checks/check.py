@@ -36,6 +36,8 @@ RENDERINGS: Mapping[str, Sequence[str]] = {
     ),
 }
 KUBERNETES = "1.34.0"
+TEMPLATES = {"LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate")}
+"""Kinds of others, of which the pod template is checked."""
 QUANTITIES = ("limits", "requests")
 """Maps whose values the API server takes as a number too, which the client's types do not say."""
 
@@ -82,6 +84,12 @@ def check_types(source: Source) -> Iterator[str]:
         where = f"{source.name}: {body['kind']} {body['metadata']['name']}"
         if body["apiVersion"] == f"{GROUP}/{VERSION}":
             yield from _check_model(where, DraftTableSpec, body["spec"], ("spec",))
+            continue
+        if body["kind"] in TEMPLATES:
+            template = body["spec"]
+            for name in TEMPLATES[body["kind"]]:
+                template = template[name]
+            yield from _check_model(where, client.V1PodTemplateSpec, _with_text_quantities(template), ("spec", *TEMPLATES[body["kind"]]))
             continue
         model = getattr(client, body["apiVersion"].rpartition("/")[2].capitalize() + body["kind"], None)
         if model is None:

@@ -50,6 +50,8 @@ class Accepted:
     SUPPORTED = Reason("Accepted", "True", "TargetSupported", Outlook.GOOD, "Checking")
     SPEC_NOT_READABLE = Reason("Accepted", "False", "SpecNotReadable", Outlook.HUMAN, "Blocked")
     TARGET_NOT_FOUND = Reason("Accepted", "False", "TargetNotFound", Outlook.HUMAN, "Blocked")
+    TARGET_OWNED = Reason("Accepted", "False", "TargetOwned", Outlook.HUMAN, "Blocked")
+    KIND_CANNOT = Reason("Accepted", "False", "TargetKindCannot", Outlook.HUMAN, "Blocked")
     TARGET_TAKEN = Reason("Accepted", "False", "TargetTaken", Outlook.HUMAN, "Blocked")
     WAITING_FOR_TARGET = Reason("Accepted", "Unknown", "WaitingForTarget", Outlook.WAITING, "Checking")
     NO_ENGINE = Reason("Accepted", "False", "NoEngine", Outlook.HUMAN, "Blocked")

@@ -128,7 +128,7 @@ class Observer:
     async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
         return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
 
-    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft) -> Workload:
+    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft) -> Workload:
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
         original: Target | TargetError | Damage
         foreign: str | None = None
@@ -152,7 +152,7 @@ class Observer:
             loan=_loan(body),
             keepers=await self._keepers(body, draft),
             foreign=foreign,
-            revised=kind_of(body).is_seen(body),
+            revised=kind_of(body).is_seen(body, between),
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from tabletune.argv import FLAG, ArgvError, with_speculative_config
 from tabletune_operator.crd import Controller
+from tabletune_operator.kinds import put
 from tabletune_operator.pods import (
     DRAFT_TABLE_LABEL,
     ENGINE_SOCKET,
@@ -111,7 +112,7 @@ def build_rollout(request: RolloutRequest) -> Rollout:
         },
     }
     # Never `replicas`: an autoscaler may own it.
-    return Rollout(target.kind.with_template(identity, annotated), record, digest)
+    return Rollout(put(identity, target.template_path, annotated), record, digest)
 
 
 def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:

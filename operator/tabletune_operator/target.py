@@ -68,6 +68,7 @@ class Target:
     pod_labels: Mapping[str, str]
     start_deadline_seconds: int
     template: Mapping[str, Any]  # the pod template, whole
+    template_path: tuple[str, ...]  # where it lies in the workload
     claims: tuple[Mapping[str, Any], ...]  # templates of claims of which each pod gets its own, as a volume
 
     @property
@@ -98,6 +99,9 @@ def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
         TargetError: none or several containers run vLLM, or its arguments cannot be read as a list.
     """
     metadata, kind = workload["metadata"], kind_of(workload)
+    refusal = kind.refusal(workload)
+    if refusal is not None:
+        raise TargetError("TargetKindCannot", f"{called(workload)} {refusal}")
     template = kind.template_of(workload)
     labels = template.get("metadata", {}).get("labels") or {}
     where = called(workload)
@@ -137,6 +141,7 @@ def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
         pod_labels=labels,
         start_deadline_seconds=_start_deadline_seconds(found),
         template=template,
+        template_path=kind.path_of(workload),
         claims=kind.claims_of(workload),
     )
 
