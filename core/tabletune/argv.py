@@ -127,7 +127,7 @@ def _find(args: Sequence[str]) -> Iterator[_Found]:
         arg = args[at]
         head, equals, rest = arg.partition("=")
         spelled, dot, path = head.partition(".")
-        name = _canonical(spelled)
+        name = canonical_flag(spelled)
         # Only JSON flags have keys; to vLLM `--spec-model.x` is one of its own unknown arguments.
         if name is None or (dot and name != FLAG):
             at += 1
@@ -142,8 +142,11 @@ def _find(args: Sequence[str]) -> Iterator[_Found]:
         at += items
 
 
-def _canonical(spelled: str) -> str | None:
-    """The full name of a speculative flag. Abbreviations count where argparse takes them: when only one name starts so."""
+def canonical_flag(spelled: str) -> str | None:
+    """The full name of a speculative flag, None for another one.
+
+    Abbreviations count where argparse takes them: when only one name starts so.
+    """
     if spelled == SHORT_FLAG:
         return FLAG
     name = _dashed(spelled)

@@ -271,13 +271,13 @@ def _fold(call: Call) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
         if error.value is not None and MARKS & set(error.value):
             raise CommandError(
                 "ArgumentFromEnvironment",
-                f"the value of {error.flag} is not in the pod template. Write it into the script, or give its variable a literal value in env.",
+                f"the value of {error.flag} is not in the pod template. Write it out, or give its variable a literal value in env.",
             ) from error
         raise CommandError("ArgumentNotUnderstood", str(error)) from error
     if folded.config is not None and MARKS & set(json.dumps(folded.config, ensure_ascii=False)):
         raise CommandError(
             "ArgumentFromEnvironment",
-            f"a part of {FLAG} is not in the pod template. Write it into the script, or give its variable a literal value in env.",
+            f"a part of {FLAG} is not in the pod template. Write it out, or give its variable a literal value in env.",
         )
     taken = set(speculative_items(call.values))
     kept = [found for at, found in enumerate(call.fields) if at not in taken]

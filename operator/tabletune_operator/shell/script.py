@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from tree_sitter import Node
 
-from tabletune_operator.shell.text import MARKS, NO_FLAGS, UNKNOWN, Quoting, Text, read_slice
+from tabletune_operator.shell.text import MARKS, NO_FLAGS, Quoting, Text, read_slice
 from tabletune_operator.shell.words import Environment, Field, Script, UnclearError, Word
 
 SHELLS = frozenset({"sh", "bash", "ash", "dash"})
@@ -22,20 +22,24 @@ _SPEAKING = frozenset({"echo", "printf", "logger", ":", "grep", "pgrep", "pkill"
 """Commands that may name the engine without running it."""
 
 _MANY = {"for_statement": "a for loop", "c_style_for_statement": "a for loop", "function_definition": "a function"}
-_WORDS = frozenset({"word", "number", "string", "raw_string", "ansi_c_string", "concatenation", "expansion", "simple_expansion", "heredoc_start"})
+_WORDS = frozenset(
+    {"word", "number", "string", "raw_string", "ansi_c_string", "concatenation", "expansion", "simple_expansion", "heredoc_start"}
+)
 _HIDDEN = {"command_substitution": "a command substitution", "process_substitution": "a process substitution"}
 
-_ONE_VALUE = frozenset(
-    "--model --tokenizer --served-model-name --host --port --uds --tensor-parallel-size -tp --pipeline-parallel-size -pp --data-parallel-size -dp "
-    "--data-parallel-size-local -dpl --data-parallel-address -dpa --data-parallel-rpc-port -dpp --data-parallel-rank -dpn "
-    "--data-parallel-start-rank -dpr --data-parallel-backend -dpb --max-model-len --max-num-seqs --max-num-batched-tokens --block-size "
-    "--gpu-memory-utilization --dtype --quantization -q --kv-cache-dtype --kv-transfer-config --seed --api-key --api-server-count -asc "
-    "--config --download-dir --load-format --revision --tokenizer-revision --trust-remote-code-revision --chat-template --tool-call-parser "
-    "--reasoning-parser --compilation-config -cc --attention-backend --node-rank --nnodes --master-addr --master-port --uvicorn-log-level "
-    "--ssl-certfile --ssl-keyfile --root-path --swap-space --cpu-offload-gb --distributed-executor-backend --hf-token --shutdown-timeout "
-    "--decode-context-parallel-size -dcp --all2all-backend --max-cudagraph-capture-size --optimization-level -O --additional-config "
-    "--hf-overrides --generation-config --limit-mm-per-prompt --mm-processor-kwargs --performance-mode --kv-events-config".split()
-)
+_ONE_VALUE = frozenset({
+    "--model", "--tokenizer", "--served-model-name", "--host", "--port", "--uds", "--tensor-parallel-size", "-tp",
+    "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl", "--data-parallel-address",
+    "-dpa", "--data-parallel-rpc-port", "-dpp", "--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr",
+    "--data-parallel-backend", "-dpb", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--block-size",
+    "--gpu-memory-utilization", "--dtype", "--quantization", "-q", "--kv-cache-dtype", "--kv-transfer-config", "--seed", "--api-key",
+    "--api-server-count", "-asc", "--config", "--download-dir", "--load-format", "--revision", "--tokenizer-revision", "--code-revision",
+    "--chat-template", "--tool-call-parser", "--reasoning-parser", "--compilation-config", "-cc", "--attention-backend", "--node-rank",
+    "--nnodes", "--master-addr", "--master-port", "--uvicorn-log-level", "--ssl-certfile", "--ssl-keyfile", "--root-path", "--swap-space",
+    "--cpu-offload-gb", "--distributed-executor-backend", "--hf-token", "--shutdown-timeout", "--decode-context-parallel-size", "-dcp",
+    "--all2all-backend", "--max-cudagraph-capture-size", "--optimization-level", "-O", "--additional-config", "--hf-overrides",
+    "--generation-config", "--limit-mm-per-prompt", "--mm-processor-kwargs", "--performance-mode", "--kv-events-config",
+})  # fmt: skip
 """Options of `vllm serve` that take one value: whatever follows one is that value, also where it is not known."""
 
 
@@ -82,10 +86,10 @@ def _calls(script: Script) -> Iterator[Call]:
         found = list(_calls_of(script, node))
         if found:
             taken.append(node)
-            _check_place(script, node)
+            _check_place(node)
         yield from found
     for node in script.nodes:
-        if node.type in {"comment"} or node.child_count or not RUNS_VLLM.search(script.source(node)):
+        if node.type == "comment" or node.child_count or not RUNS_VLLM.search(script.source(node)):
             continue
         command = _command_of(node)
         if command is not None and (command in taken or _name(script, command) in _SPEAKING):
@@ -115,7 +119,7 @@ def _calls_of(script: Script, command: Node) -> Iterator[Call]:
             return
         if not RUNS_VLLM.search(spoken.value):
             raise UnclearError("eval runs a text whose value is not in the pod template")
-        if any(character not in {NO_FLAGS} and _alone(spoken.value, number) for number, character in _marked(spoken.value)):
+        if any(character != NO_FLAGS and _alone(spoken.value, number) for number, character in _marked(spoken.value)):
             raise UnclearError("eval runs a text of which a part is not in the pod template")
         yield from _calls(Script(spoken, script.environment, None, outer=script, outer_at=script.start(command)))
     elif name in SHELLS:
@@ -225,7 +229,7 @@ def _starts_vllm(words: Sequence[str | None]) -> bool:
     return False
 
 
-def _check_place(script: Script, command: Node) -> None:
+def _check_place(command: Node) -> None:
     parent = command.parent
     while parent is not None:
         what = _MANY.get(parent.type) or _HIDDEN.get(parent.type)
@@ -260,7 +264,11 @@ def _look_for_hidden_flags(call: Call) -> None:
         if name.startswith("--") and "=" in value and not MARKS & set(name):
             continue  # `--option=$VALUE` is that option whatever the value is
         before = values[at - 1].replace("_", "-") if values[at - 1].startswith("--") else values[at - 1]
-        if before in _ONE_VALUE or before.startswith(("--spec", "-sc")) or (at == begin and values[at - 1].rstrip("\r") == "serve" and not (value[:1] == "-")):
+        if (
+            before in _ONE_VALUE
+            or before.startswith(("--spec", "-sc"))
+            or (at == begin and values[at - 1].rstrip("\r") == "serve" and value[:1] != "-")
+        ):
             continue
         source = call.words[call.fields[at].word].source
         raise UnclearError(f"{source} may hold --speculative-config, and its value is not in the pod template")

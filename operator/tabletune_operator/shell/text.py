@@ -104,7 +104,8 @@ class Edit:
 
 
 def joined(texts: Iterable[Text], separator: str = "") -> Text:
-    value, origins = "", []
+    value = ""
+    origins: list[Origin | None] = []
     for number, text in enumerate(texts):
         if number:
             value += separator

@@ -293,7 +293,7 @@ class Script:
         parts = [part for node in word.nodes for part in self._parts(node, frozenset())]
         return joined([part.text if part.items is None else joined(part.items, " ") for part in parts])
 
-    def _parts(self, node: Node, busy: frozenset[str], *, quoted: bool = False) -> Sequence[_Part]:
+    def _parts(self, node: Node, busy: frozenset[str], *, quoted: bool = False) -> Sequence[_Part]:  # noqa: PLR0911 - one for each kind of node
         """`quoted`: no fields are split (in double quotes, and in an assignment)."""
         source = self.source(node)
         match node.type:
@@ -333,7 +333,9 @@ class Script:
                 continue
             start = self._dollar(child)
             parts.append(_Part(self._double(at, start), splits=False))
-            parts += self._parts(child, busy, quoted=True) if child.is_named else [_Part(self._double(start, self.end(child)), splits=False)]
+            parts += (
+                self._parts(child, busy, quoted=True) if child.is_named else [_Part(self._double(start, self.end(child)), splits=False)]
+            )
             at = self.end(child)
         parts.append(_Part(self._double(at, end), splits=False))
         return [part for part in parts if part.text.value or part.items is not None] or [_Part(Text(""), splits=False)]
