@@ -19,7 +19,7 @@ from tabletune_operator.pods import literal
 from tabletune_operator.shell.edit import Changes, prologue, with_config, with_hook
 from tabletune_operator.shell.script import RUNS_VLLM, SHELLS, Call, command_string, describe, find_call
 from tabletune_operator.shell.text import MARKS, NotEditableError, Root, Text, apply, from_kubelet
-from tabletune_operator.shell.words import Environment, Script, UnclearError
+from tabletune_operator.shell.words import Environment, Field, Script, UnclearError
 
 OTHER_SHELLS = frozenset({"zsh", "ksh", "fish", "csh", "tcsh"})
 
@@ -40,7 +40,7 @@ class CommandError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Fields of the container that become others; None and missing ones stay. `environment` holds values of `env`."""
+    """Fields of the container that are ours to write; None: not ours. `environment` holds values of `env`."""
 
     command: list[str] | None = None
     args: list[str] | None = None
@@ -53,7 +53,8 @@ class ListCommand:
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    argv: tuple[str, ...]  # what runs, without speculative flags
+    words: tuple[str, ...]  # what runs
+    argv: tuple[str, ...]  # the same without speculative flags
     speculation: Mapping[str, Any] | None
 
     @property
@@ -79,7 +80,7 @@ class ListCommand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShellCommand:
-    """A shell that reads a script from `command` or `args`. `argv` holds words as the script spells them where they are not known."""
+    """A shell that reads a script from `command` or `args`. Words are as the script spells them where they are not known."""
 
     container: Container
     items: tuple[str, ...]  # command and args
@@ -87,7 +88,8 @@ class ShellCommand:
     at: int  # the script's number among them
     call: Call
     variables: Mapping[str, str]  # literal ones, as the kubelet gives them
-    argv: tuple[str, ...]
+    words: tuple[str, ...]  # what the engine gets
+    argv: tuple[str, ...]  # the same without speculative flags
     speculation: Mapping[str, Any] | None
 
     @property
@@ -113,20 +115,30 @@ class ShellCommand:
         return hashlib.sha256("\0".join(said).encode()).hexdigest()[:12]
 
     def write(self, config: Mapping[str, Any] | None, *, explicit_off: bool = False) -> Written:
-        """The script with exactly one flag, or the argument or the variable that its flags stand in. Raises CommandError."""
+        """The script with exactly one flag, or the arguments or the variable that its flags stand in. Raises CommandError.
+
+        All that any setting would change is named, also where this one does not: who stops naming a field has it deleted.
+        """
         try:
-            items, environment, dropped = self._changed(with_config(self.call, config, explicit_off=explicit_off))
+            written = self._written_with(config, explicit_off=explicit_off)
+            others = [self._written_with(other, explicit_off=explicit_off) for other in ({"method": ""}, None)]
         except NotEditableError as error:
             raise _unclear(str(error)) from error
+        self._check(written, config)
+        command, args = list(self.items[: self.command_length]), list(self.items[self.command_length :])
+        touched = {name for other in others for name in other.environment}
+        present = {name: self._written(Root("env", name)) for name in touched if name in self.call.script.environment.values}
+        return Written(
+            (written.command or command) if any(other.command is not None for other in others) else None,
+            (written.args or args) if any(other.args is not None for other in others) else None,
+            present | dict(written.environment),
+        )
+
+    def _written_with(self, config: Mapping[str, Any] | None, *, explicit_off: bool) -> Written:
+        items, environment, dropped = self._changed(with_config(self.call, config, explicit_off=explicit_off))
         command, args = items[: self.command_length - dropped], items[self.command_length - dropped :]
         before, after = self.items[: self.command_length], self.items[self.command_length :]
-        written = Written(
-            list(command) if command != before else None,
-            list(args) if args != after else None,
-            environment,
-        )
-        self._check(written, config)
-        return written
+        return Written(list(command) if command != before else None, list(args) if args != after else None, environment)
 
     def _changed(self, changes: Changes) -> tuple[tuple[str, ...], dict[str, str], int]:
         """Items and variables with the changes, and how many items of `command` are gone (less those that came)."""
@@ -172,10 +184,11 @@ def read_command(container: Container) -> Command:
         return _read_shell(container, items, at)
     command, args = tuple(container.get("command") or ()), tuple(container.get("args") or ())
     try:
-        folded = fold_speculative_config(expand(items, container))
+        words = expand(items, container) if command else ("vllm", "serve", *expand(items, container))
+        folded = fold_speculative_config(words)
     except ArgvError as error:
         raise CommandError("ArgumentNotUnderstood", str(error)) from error
-    return ListCommand(command, args, folded.args if command else ("vllm", "serve", *folded.args), folded.config)
+    return ListCommand(command, args, words, folded.args, folded.config)
 
 
 def runs_vllm(container: Container) -> bool:
@@ -260,11 +273,21 @@ def _read_shell(container: Container, items: tuple[str, ...], at: int) -> ShellC
         call = find_call(texts[at], environment, texts[at + 2 :])
     except UnclearError as error:
         raise _unclear(str(error)) from error
-    argv, config = _fold(call)
-    return ShellCommand(container, items, len(container.get("command") or ()), at, call, values, argv, config)
+    config = _fold(call)
+    words = tuple(_shown(call, field) for field in call.fields)
+    taken = set(speculative_items(call.values))
+    argv = tuple(word for number, word in enumerate(words) if number not in taken)
+    command = ShellCommand(container, items, len(container.get("command") or ()), at, call, values, words, argv, config)
+    _ = command.run  # what could not be profiled is not understood
+    return command
 
 
-def _fold(call: Call) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
+def _shown(call: Call, found: Field) -> str:
+    # A shell takes a carriage return as a part of the word before it; the engine's parser strips it where it matters.
+    return (found.value if found.known else call.words[found.word].source).rstrip("\r")
+
+
+def _fold(call: Call) -> Mapping[str, Any] | None:
     try:
         folded = fold_speculative_config(call.values)
     except ArgvError as error:
@@ -279,10 +302,7 @@ def _fold(call: Call) -> tuple[tuple[str, ...], Mapping[str, Any] | None]:
             "ArgumentFromEnvironment",
             f"a part of {FLAG} is not in the pod template. Write it out, or give its variable a literal value in env.",
         )
-    taken = set(speculative_items(call.values))
-    kept = [found for at, found in enumerate(call.fields) if at not in taken]
-    # A shell takes a carriage return as a part of the word before it; the engine's parser strips it where it matters.
-    return tuple((f.value if f.known else call.words[f.word].source).rstrip("\r") for f in kept), folded.config
+    return folded.config
 
 
 def _unclear(problem: str) -> CommandError:

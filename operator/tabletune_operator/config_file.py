@@ -42,9 +42,10 @@ class FileKey:
 
 def find_file(pod: Body, container: Body, argv: Sequence[str]) -> FileKey | None:
     """The ConfigMap's key that `--config` names; None: there is no such option, or its file comes from elsewhere."""
-    path = _path(argv)
-    if path is None:
+    named = _path(argv)
+    if named is None:
         return None
+    path = str(PurePosixPath(container.get("workingDir", ".")) / named)
     found: tuple[int, Body, PurePosixPath] | None = None
     for mount in container.get("volumeMounts") or ():
         at = PurePosixPath(mount["mountPath"])
@@ -83,12 +84,12 @@ def merge_file(pod: Body, container: Body, argv: Sequence[str], config_maps: Fil
     cure = "Write its options into args, or mount it from a ConfigMap."
     if place is None:
         raise CommandError(
-            "ConfigFileNotRead", f"--config {path} is no file of a ConfigMap, so what it says about speculation is not known. {cure}"
+            "ConfigFileNotRead", f"--config {path:.60} is no file of a ConfigMap, so what it says about speculation is not known. {cure}"
         )
     text = config_maps.get(place.config_map, {}).get(place.key)
     if text is None:
         raise CommandError(
-            "ConfigFileNotRead", f"--config {path} is key {place.key} of ConfigMap {place.config_map}, which is not there. Create it."
+            "ConfigFileNotRead", f"--config {path:.60} is key {place.key} of ConfigMap {place.config_map}, which is not there. Create it."
         )
     options, speculates = _options(text, f"Key {place.key} of ConfigMap {place.config_map} (--config)")
     at = argv.index(OPTION)
