@@ -61,6 +61,8 @@ class Accepted:
     PREFILL_ROLE = Reason("Accepted", "False", "PrefillRole", Outlook.HUMAN, "Blocked")
     ARGUMENT_NOT_UNDERSTOOD = Reason("Accepted", "False", "ArgumentNotUnderstood", Outlook.HUMAN, "Blocked")
     ARGUMENT_FROM_ENVIRONMENT = Reason("Accepted", "False", "ArgumentFromEnvironment", Outlook.HUMAN, "Blocked")
+    CONFIG_FILE_NOT_READ = Reason("Accepted", "False", "ConfigFileNotRead", Outlook.HUMAN, "Blocked")
+    CONFIG_FILE_NOT_UNDERSTOOD = Reason("Accepted", "False", "ConfigFileNotUnderstood", Outlook.HUMAN, "Blocked")
     RECORD_DAMAGED = Reason("Accepted", "False", "RecordDamaged", Outlook.HUMAN, "Blocked")
     NO_DRAFT_LENGTH = Reason("Accepted", "False", "NoDraftLength", Outlook.HUMAN, "Blocked")
     NO_SPECULATIVE_CONFIG = Reason("Accepted", "False", "NoSpeculativeConfig", Outlook.HUMAN, "Blocked")

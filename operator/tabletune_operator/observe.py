@@ -46,7 +46,7 @@ from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, Reco
 from tabletune_operator.rollout import SIDECAR_CONTAINER
 from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
 from tabletune_operator.status import DraftTableStatus
-from tabletune_operator.target import Target, TargetError, parse_target
+from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
 MANAGED_SELECTOR = ",".join(f"{label}={value}" for label, value in MANAGED_BY.items())
@@ -135,7 +135,8 @@ class Observer:
         try:
             foreign = foreign_speculation(body)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            original = parse_target(restore(as_applied(body) if foreign is not None else body), container)
+            wanted = restore(as_applied(body) if foreign is not None else body)
+            original = parse_target(wanted, container, await self._config_maps(draft.ref.namespace, config_map_of(wanted, container)))
         except TargetError as error:
             original = error
         except RecordError as error:
@@ -155,6 +156,10 @@ class Observer:
             revised=kind_of(body).is_seen(body, between),
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )
+
+    async def _config_maps(self, namespace: str, name: str | None) -> dict[str, Mapping[str, str]]:
+        found = await self._cluster.read("ConfigMap", namespace, name) if name is not None else None
+        return {} if found is None or name is None else {name: found.get("data") or {}}
 
     async def _keepers(self, body: Body, draft: Draft) -> tuple[str, ...]:
         if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":
