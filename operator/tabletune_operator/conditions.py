@@ -52,6 +52,7 @@ class Accepted:
     TARGET_NOT_FOUND = Reason("Accepted", "False", "TargetNotFound", Outlook.HUMAN, "Blocked")
     TARGET_OWNED = Reason("Accepted", "False", "TargetOwned", Outlook.HUMAN, "Blocked")
     KIND_CANNOT = Reason("Accepted", "False", "TargetKindCannot", Outlook.HUMAN, "Blocked")
+    ENGINE_TLS = Reason("Accepted", "False", "EngineTLS", Outlook.HUMAN, "Blocked")
     TARGET_TAKEN = Reason("Accepted", "False", "TargetTaken", Outlook.HUMAN, "Blocked")
     WAITING_FOR_TARGET = Reason("Accepted", "Unknown", "WaitingForTarget", Outlook.WAITING, "Checking")
     NO_ENGINE = Reason("Accepted", "False", "NoEngine", Outlook.HUMAN, "Blocked")

@@ -63,14 +63,22 @@ class TargetRef(Model):
                 "Set one num_speculative_tokens in its decode role.",
             ),
             rule(
-                "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1')",
-                "spec.targetRef: apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet, apps/v1 with the others.",
+                "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1') && "
+                "(self.kind == 'LLMInferenceService') == self.apiVersion.startsWith('serving.kserve.io/')",
+                "spec.targetRef: apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet, serving.kserve.io/v1alpha1 or "
+                "v1alpha2 with LLMInferenceService, apps/v1 with Deployment and StatefulSet.",
             ),
         )
     )
 
-    api_version: Literal["apps/v1", "leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"] = "apps/v1"
-    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet", "DisaggregatedSet"] = Field(
+    api_version: Literal[
+        "apps/v1",
+        "leaderworkerset.x-k8s.io/v1",
+        "serving.kserve.io/v1alpha1",
+        "serving.kserve.io/v1alpha2",
+        "disaggregatedset.x-k8s.io/v1",
+    ] = "apps/v1"
+    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet", "LLMInferenceService", "DisaggregatedSet"] = Field(
         default="Deployment", description="A LeaderWorkerSet only with groups of one pod; a DisaggregatedSet is refused."
     )
     name: Name = Field(description="Name of the workload, in the namespace of this DraftTable.")

@@ -15,6 +15,7 @@ from typing import Any
 from tabletune_operator.command import CommandError, Written
 from tabletune_operator.crd import Controller
 from tabletune_operator.kinds import put
+from tabletune_operator.overlaying import lay_over
 from tabletune_operator.pods import (
     DRAFT_TABLE_LABEL,
     ENGINE_SOCKET,
@@ -68,7 +69,10 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`."""
+    """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`.
+
+    With a resource version it is a whole object, for a kind that is written whole.
+    """
 
     apply: Mapping[str, Any]
     record: str
@@ -86,6 +90,12 @@ def build_rollout(request: RolloutRequest) -> Rollout:
     present = {variable.name: _entry(container.get("env"), variable.name) for variable in MERGED}
     template = _build_template(request, present, written)
     digest = hashlib.sha256(canonical(template).encode()).hexdigest()[:12]
+    metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
+    if request.config is not None:
+        metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
+    annotated = {"metadata": metadata, **template}
+    # Never `replicas`: an autoscaler may own it.
+    ours = target.kind.with_template({}, annotated) if target.base is not None else put({}, target.template_path, annotated)
     record = json.dumps(
         {
             "formatVersion": RECORD_VERSION,
@@ -96,12 +106,9 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "environment": {**present, **{name: _entry(container.get("env"), name) for name in written.environment}},
             "templateDigest": template_digest(target.template),
             "applied": template,
+            **({"own": _part(target.base["spec"], ours["spec"]), "ours": ours["spec"]} if target.base is not None else {}),
         }
     )
-    metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
-    if request.config is not None:
-        metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
-    annotated = {"metadata": metadata, **template}
     identity = {
         "apiVersion": target.kind.api_version,
         "kind": target.kind.name,
@@ -112,8 +119,15 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "annotations": {RECORD_ANNOTATION: record, OWNER_ANNOTATION: request.draft_table},
         },
     }
-    # Never `replicas`: an autoscaler may own it.
-    return Rollout(put(identity, target.template_path, annotated), record, digest)
+    apply = {**identity, **ours}
+    if target.base is not None:
+        apply = {**lay_over(target.base, apply), "apiVersion": target.base["apiVersion"]}
+    return Rollout(apply, record, digest)
+
+
+def _part(spec: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the spec that we write into."""
+    return {field: spec[field] for field in ours if field in spec}
 
 
 def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None], written: Written) -> dict[str, Any]:

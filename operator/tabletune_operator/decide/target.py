@@ -91,6 +91,12 @@ def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:  # noqa: PLR
     hazard = workload.kind.restart_hazard(workload.body) if spec.rollout.mode != "Recommend" else None
     if hazard is not None:
         return Stage(Accepted.KIND_CANNOT, f"{workload.called} {hazard}"), None
+    if any(arg.startswith("--ssl-") for arg in workload.original.argv):
+        return Stage(
+            Accepted.ENGINE_TLS,
+            f"The engine of {workload.called} serves TLS (--ssl-certfile), and TableTune asks it over plain HTTP. Nothing was changed. "
+            "Serve HTTP inside the pod, and end TLS before it (KServe: enableLLMInferenceServiceTLS false).",
+        ), None
     return _judge_speculation(seen, spec, workload, workload.original)
 
 
