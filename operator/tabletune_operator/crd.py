@@ -63,10 +63,12 @@ class TargetRef(Model):
                 "Set one num_speculative_tokens in its decode role.",
             ),
             rule(
-                "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1') && "
+                "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1')",
+                "spec.targetRef: kind LeaderWorkerSet and apiVersion leaderworkerset.x-k8s.io/v1 go together.",
+            ),
+            rule(
                 "(self.kind == 'LLMInferenceService') == self.apiVersion.startsWith('serving.kserve.io/')",
-                "spec.targetRef: apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet, serving.kserve.io/v1alpha1 or "
-                "v1alpha2 with LLMInferenceService, apps/v1 with Deployment and StatefulSet.",
+                "spec.targetRef: kind LLMInferenceService and apiVersion serving.kserve.io/v1alpha1 or v1alpha2 go together.",
             ),
         )
     )

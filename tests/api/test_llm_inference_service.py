@@ -122,5 +122,5 @@ def test_a_draft_table_names_its_version(api: Api, namespace: str, version: str)
     ref = {"apiVersion": f"serving.kserve.io/{version}", "kind": "LLMInferenceService", "name": "chat"}
     body = {"apiVersion": "tabletune.io/v1alpha1", "kind": "DraftTable", "metadata": {"name": "chat"}}
     api.create(tables, {**body, "spec": {"targetRef": ref}}, dry_run=True)
-    with pytest.raises(RefusedError, match="v1alpha2 with LLMInferenceService"):
+    with pytest.raises(RefusedError, match="kind LLMInferenceService and apiVersion serving"):
         api.create(tables, {**body, "spec": {"targetRef": {**ref, "kind": "Deployment"}}}, dry_run=True)
