@@ -36,6 +36,7 @@ _MAYBE_FLAG = re.compile(r"-s(?:c|pec)|vllm", re.ASCII | re.IGNORECASE)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}", re.DOTALL)
 _NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 _ASSIGNING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "let", "unset", "declare", "typeset", "local"})
+_PLAIN_WORD = re.compile(r"(?:\\\S|[^\s\\$`*?\[\]<>(){}\"'])+")
 _SPACE = " \t\n"
 _OWN_SPACE = frozenset({"word", "string", "raw_string", "ansi_c_string", "comment", "heredoc_body", "heredoc_content", "regex"})
 _SPACE_NOT_SEEN = re.compile(r"\\[ \t\r\f\v]|(?<![\s\\])\\\n(?=\S)")
@@ -311,8 +312,8 @@ class Script:
                 return [self._unknown(node, NO_FLAGS, quoted=quoted)]
             case "simple_expansion" | "expansion":
                 return [self._expansion(node, busy, quoted=quoted)]
-        if not node.is_named and node.type == source and not re.search(r"[$`*?\[<>(){}]", source):
-            return [_Part(read_slice(self.text, self.start(node), self.end(node), Quoting.BARE), splits=False)]
+        if not node.children and _PLAIN_WORD.fullmatch(source):  # of whatever kind to the grammar
+            return [_Part(self._bare(self.start(node), self.end(node)), splits=False)]
         return [self._unknown(node, UNKNOWN if quoted else UNKNOWN_WORDS, quoted=quoted)]
 
     def _bare(self, start: int, end: int) -> Text:
