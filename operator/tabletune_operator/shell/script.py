@@ -123,9 +123,10 @@ def _calls_of(script: Script, command: Node) -> Iterator[Call]:
             raise UnclearError("eval runs a text of which a part is not in the pod template")
         yield from _calls(Script(spoken, script.environment, None, outer=script, outer_at=script.start(command)))
     elif name in SHELLS:
+        if any(re.match(r"[A-Za-z_]\w*=", word or "") for word in words[:at]):
+            raise UnclearError("env sets variables for a shell that may start vLLM")
         yield from _calls_of_shell(script, command, written[at + 1 :], words[at + 1 :])
-    elif _starts_vllm(words) and name not in _SPEAKING:
-        fields = tuple(field for number, word in enumerate(written) for field in script.fields(word, number))
+    elif name not in _SPEAKING and (fields := _fields(script, written)) and _starts_vllm([field.value for field in fields]):
         yield Call(script, written, fields)
     elif any(word is not None and RUNS_VLLM.search(word) for word in words) and name not in _SPEAKING:
         raise UnclearError(f"{name or 'a command'} gets vllm serve as a text, and may run it")
@@ -201,6 +202,10 @@ def _static(script: Script, word: Word) -> str | None:
     return fields[0].value if len(fields) == 1 and fields[0].known else None
 
 
+def _fields(script: Script, words: Sequence[Word]) -> tuple[Field, ...]:
+    return tuple(field for number, word in enumerate(words) for field in script.fields(word, number))
+
+
 _WRAPPERS = frozenset({"exec", "env", "nohup", "command", "builtin", "time", "nice", "setsid", "stdbuf", "tini", "dumb-init", "sudo"})
 
 
@@ -218,10 +223,8 @@ def _program(words: Sequence[str | None]) -> int | None:
     return None
 
 
-def _starts_vllm(words: Sequence[str | None]) -> bool:
+def _starts_vllm(words: Sequence[str]) -> bool:
     for first, second in pairwise(words):
-        if first is None or second is None:
-            continue
         if PurePosixPath(first).name == "vllm" and second.rstrip("\r") == "serve":
             return True
         if first == "-m" and second.startswith("vllm.entrypoints"):
@@ -259,7 +262,7 @@ def _look_for_hidden_flags(call: Call) -> None:
     begin = next(at for at, value in enumerate(values) if value.rstrip("\r") == "serve" or value.startswith("vllm.entrypoints")) + 1
     for at, value in enumerate(values[begin:], begin):
         name = value.partition("=")[0]
-        if not MARKS & set(value) - {NO_FLAGS} and not (name.startswith("-") and NO_FLAGS in name):
+        if set(value) <= {NO_FLAGS} or not MARKS & set(value):
             continue
         if name.startswith("--") and "=" in value and not MARKS & set(name):
             continue  # `--option=$VALUE` is that option whatever the value is

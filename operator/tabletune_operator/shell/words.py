@@ -34,6 +34,7 @@ _LANGUAGE = Language(tree_sitter_bash.language())
 _MAYBE_FLAG = re.compile(r"-s(?:c|pec)|vllm", re.ASCII | re.IGNORECASE)
 """What a value must not hold to be of no interest: the beginning of a speculative flag, or an engine's command."""
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}", re.DOTALL)
+_OWN_PROCESS = frozenset({"command_substitution", "process_substitution", "subshell", "command"})
 _NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 _ASSIGNING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "let", "unset", "declare", "typeset", "local"})
 _PLAIN_WORD = re.compile(r"(?:\\\S|[^\s\\$`*?\[\]<>(){}\"'])+")
@@ -186,7 +187,7 @@ class Script:
         if node.type in {"command", "unset_command", "declaration_command"}:
             words = re.findall(r"[A-Za-z_]\w*", self.source(node)) if node.type != "command" else []
             if node.type == "command" and (name := node.child_by_field_name("name")) is not None:
-                taken = self.source(name) in _ASSIGNING
+                taken = self.source(name) in _ASSIGNING and (self.source(name) != "printf" or " -v" in self.source(node))
                 words = re.findall(r"[A-Za-z_]\w*", self.source(node)) if taken else []
             if node.type == "declaration_command":  # its assignments are nodes of their own; a bare name sets nothing
                 words = []
@@ -201,9 +202,19 @@ class Script:
         for node in self.nodes:
             if node.type == "command" and (name := node.child_by_field_name("name")) is not None:
                 word = self.source(name)
-                if word in {"source", "."} or word.startswith(("$", '"$')):
+                sourced = word in {"source", "."} and not self.source(node).rstrip("'\"").endswith(
+                    "/bin/activate"
+                )  # sets PATH and a prompt
+                if sourced or (word.startswith(("$", '"$')) and "@" not in word):
                     return True
         return False
+
+    @cached_property
+    def splits_elsewhere(self) -> bool:
+        """Does it set IFS, so that values are not split at spaces? In a substitution, or for one command, that changes nothing here."""
+        return any(not _is_within(site, _OWN_PROCESS) for site in self.assigned.get("IFS", ())) or (
+            self.outer is not None and self.outer.splits_elsewhere
+        )
 
     @property
     def sets_arguments(self) -> bool:
@@ -377,7 +388,7 @@ class Script:
                 value = _Value(Text(default)) if re.fullmatch(r"[\w./:@%+=,-]*", default) else _Value(None)
             elif value.text is None and default is not None:
                 value = _Value(None)  # known only if the default is not needed
-            if value.text is not None:
+            if value.text is not None and (quoted or not self.splits_elsewhere or not value.text.value):
                 return _Part(used(value.text, use), splits=not quoted)
             if value.harmless:
                 return self._unknown(node, NO_FLAGS, quoted=quoted)
@@ -391,7 +402,7 @@ class Script:
     def _numbered(self, name: str, node: Node) -> _Value:
         positional = self._positional
         at = int(name) - 1
-        if positional is None or at < 0 or self._in_function(node):
+        if positional is None or at < 0 or _is_within(node, frozenset({"function_definition"})):
             return _Value(None)
         return _Value(positional[at] if at < len(positional) else Text(""))
 
@@ -401,21 +412,12 @@ class Script:
 
     def _arguments(self, node: Node, use: Place, *, quoted: bool, each: bool) -> _Part:
         items = self._positional
-        if items is None or self._in_function(node):
+        if items is None or _is_within(node, frozenset({"function_definition"})):
             return self._unknown(node, UNKNOWN_WORDS, quoted=quoted)
         placed = tuple(used(item, use) for item in items)
         if quoted and each:
             return _Part(Text(""), splits=False, items=placed)
         return _Part(joined(placed, " "), splits=not quoted)
-
-    @staticmethod
-    def _in_function(node: Node) -> bool:
-        parent = node.parent
-        while parent is not None:
-            if parent.type == "function_definition":
-                return True
-            parent = parent.parent
-        return False
 
 
 def _sets(source: str) -> bool:
@@ -428,6 +430,13 @@ def _is_plain(site: Node) -> bool:
     if parent is not None and parent.type in {"declaration_command", "variable_assignments"}:
         parent = parent.parent
     return site.type == "variable_assignment" and parent is not None and parent.type == "program"
+
+
+def _is_within(node: Node, kinds: frozenset[str]) -> bool:
+    parent = node.parent
+    while parent is not None and parent.type not in kinds:
+        parent = parent.parent
+    return parent is not None
 
 
 def _outside_quotes(source: str) -> str:
