@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
-from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune.argv import ArgvError, fold_speculative_config, with_speculative_config
 from tabletune_operator.command import CommandError, expand, read_command, with_written
 
 OLD = {"method": "eagle3", "model": "org/drafter", "num_speculative_tokens": 3}
@@ -368,3 +368,68 @@ def test_any_script_keeps_all_but_its_flag(engine: Path, parts: tuple[str, str, 
     flag = [] if config is None else ["--speculative-config", json.dumps(config)]
     (profiled,) = started(engine, container, [*command.run, *flag])
     assert fold_speculative_config(profiled) == fold_speculative_config([*fold_speculative_config(seen[0]).args, *flag])
+
+
+@st.composite
+def indirect(draw: st.DrawFn) -> tuple[dict[str, Any], bool]:  # noqa: PLR0911 - one for each place
+    """A container whose flags stand in a variable, in the script's arguments or in a text that a second shell reads.
+
+    And whether no part of the script itself is to change.
+    """
+    flags = draw(st.lists(spelled(), min_size=1, max_size=2))
+    words = [word for flag in flags for word in flag]
+    text = " ".join([draw(quoted(word)) for word in words])
+    more = draw(st.sampled_from(["", "--a 1 ", "--b "]))
+    match draw(st.sampled_from(["eval variable", "eval items", "items", "eval", "shell", "here", "use", "split"])):
+        case "eval variable":
+            script, env = 'eval "exec vllm serve m --x \\"y z\\" ${MORE} $@ --last"', {"MORE": f"{more}{text}"}
+            return shell(
+                script.replace("$", "$$"), "--", "--c", "'d e'", env={name: value.replace("$", "$$") for name, value in env.items()}
+            ), True
+        case "eval items":
+            items = [draw(quoted(word)).replace("$", "$$") for word in words]
+            return shell('eval "exec vllm serve m $$@ --last"', "--", *more.split(), *items), True
+        case "items":
+            return shell(
+                'exec vllm serve m "$$@" --last', "--", *more.split(), *(word.replace("$", "$$") for word in words), "--c", "d e"
+            ), True
+        case "eval":
+            return shell(f"eval {draw(quoted(f'vllm serve m {more}{text} --last'))}".replace("$", "$$")), False
+        case "shell":
+            return shell(f"exec bash -c {draw(quoted(f'vllm serve m {more}{text} --last'))}".replace("$", "$$")), False
+        case "here":
+            return shell(f"bash <<'END'\nvllm serve m {more}{text} --last\nEND\necho\n".replace("$", "$$")), False
+        case "use":
+            script = f'A={draw(quoted(json.dumps(OLD)))}\nvllm serve m {more} --speculative-config="$A" --last'
+            return shell(script.replace("$", "$$")), False
+        case _:
+            return shell("exec vllm serve m $$MORE --last", env={"MORE": f"{more}--speculative-config={OLD_JSON} --spec-method.x 1"}), False
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(made=indirect(), config=st.sampled_from([NEW, OLD, None]))
+def test_flags_that_stand_elsewhere_are_changed_there(
+    engine: Path, made: tuple[dict[str, Any], bool], config: dict[str, Any] | None
+) -> None:
+    container, script_stays = made
+    seen = started(engine, container)
+    assume(len(seen) == 1)
+    try:
+        before = fold_speculative_config(seen[0])
+    except ArgvError:
+        with pytest.raises(CommandError):
+            read_command(container)
+        return
+    try:
+        command = read_command(container)
+    except CommandError as error:
+        assert error.reason == "TargetShellString"
+        reject()
+    assert command.speculation == before.config
+    changed = with_written(container, command.write(config))
+    assert not script_stays or changed["args"][0] == container["args"][0]
+    (argv,) = started(engine, changed)
+    assert fold_speculative_config(argv) == fold_speculative_config(with_speculative_config(before.args, config))
+    flag = [] if config is None else ["--speculative-config", json.dumps(config)]
+    (profiled,) = started(engine, container, [*command.run, *flag])
+    assert fold_speculative_config(profiled) == fold_speculative_config(argv)
