@@ -27,7 +27,7 @@ _WORDS = frozenset(
 )
 _HIDDEN = {"command_substitution": "a command substitution", "process_substitution": "a process substitution"}
 
-_ONE_VALUE = frozenset({
+ONE_VALUE = frozenset({
     "--model", "--tokenizer", "--served-model-name", "--host", "--port", "--uds", "--tensor-parallel-size", "-tp",
     "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl", "--data-parallel-address",
     "-dpa", "--data-parallel-rpc-port", "-dpp", "--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr",
@@ -35,12 +35,12 @@ _ONE_VALUE = frozenset({
     "--gpu-memory-utilization", "--dtype", "--quantization", "-q", "--kv-cache-dtype", "--kv-transfer-config", "--seed", "--api-key",
     "--api-server-count", "-asc", "--config", "--download-dir", "--load-format", "--revision", "--tokenizer-revision", "--code-revision",
     "--chat-template", "--tool-call-parser", "--reasoning-parser", "--compilation-config", "-cc", "--attention-backend", "--node-rank",
-    "--nnodes", "--master-addr", "--master-port", "--uvicorn-log-level", "--ssl-certfile", "--ssl-keyfile", "--root-path", "--swap-space",
-    "--cpu-offload-gb", "--distributed-executor-backend", "--hf-token", "--shutdown-timeout", "--decode-context-parallel-size", "-dcp",
-    "--all2all-backend", "--max-cudagraph-capture-size", "--optimization-level", "-O", "--additional-config", "--hf-overrides",
+    "--nnodes", "--master-addr", "--master-port", "--uvicorn-log-level", "--ssl-certfile", "--ssl-keyfile", "--root-path",
+    "--cpu-offload-gb", "--distributed-executor-backend", "--shutdown-timeout", "--decode-context-parallel-size", "-dcp",
+    "--all2all-backend", "--max-cudagraph-capture-size", "--optimization-level", "--additional-config", "--hf-overrides",
     "--generation-config", "--limit-mm-per-prompt", "--mm-processor-kwargs", "--performance-mode", "--kv-events-config",
 })  # fmt: skip
-"""Options of `vllm serve` that take one value: whatever follows one is that value, also where it is not known."""
+"""Options of `vllm serve` that take a value (tests/engine asks vLLM): what follows one is that, also where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _look_for_hidden_flags(call: Call) -> None:
             continue  # `--option=$VALUE` is that option whatever the value is
         before = values[at - 1].replace("_", "-") if values[at - 1].startswith("--") else values[at - 1]
         if (
-            before in _ONE_VALUE
+            before in ONE_VALUE
             or before.startswith(("--spec", "-sc"))
             or (at == begin and values[at - 1].rstrip("\r") == "serve" and value[:1] != "-")
         ):
@@ -287,4 +287,4 @@ def _alone(text: str, at: int) -> bool:
     glued = at > 0 and not text[at - 1].isspace()
     if glued:
         return not re.match(r"--[\w.-]+=", before[-1])
-    return not before or before[-1] not in _ONE_VALUE
+    return not before or before[-1] not in ONE_VALUE
