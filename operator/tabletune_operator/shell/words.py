@@ -193,7 +193,11 @@ class Script:
                 words = []
             return words
         if node.type in {"expansion", "arithmetic_expansion", "test_command"} or node.type == "compound_statement":
-            return re.findall(r"([A-Za-z_]\w*)\s*:?(?:[-+*/%&|^]|<<|>>)?=(?!=)", self.source(node)) if _sets(self.source(node)) else []
+            return (
+                re.findall(r"([A-Za-z_]\w*)\s*:?(?:[-+*/%&|^]|<<|>>)?=(?!=)", self.source(node))
+                if _sets(self.source(node).lstrip(" \t\n\\"))
+                else []
+            )
         return []
 
     @cached_property
@@ -202,9 +206,8 @@ class Script:
         for node in self.nodes:
             if node.type == "command" and (name := node.child_by_field_name("name")) is not None:
                 word = self.source(name)
-                sourced = word in {"source", "."} and not self.source(node).rstrip("'\"").endswith(
-                    "/bin/activate"
-                )  # sets PATH and a prompt
+                harmless = self.source(node).rstrip("'\"").endswith("/bin/activate")  # sets PATH and a prompt
+                sourced = word in {"source", "."} and not harmless
                 if sourced or (word.startswith(("$", '"$')) and "@" not in word):
                     return True
         return False
@@ -238,11 +241,11 @@ class Script:
         if name in busy or not sites:
             return _Value(self.environment.value(name))
         values = [self._assigned_value(site, busy | {name}) for site in sites]
-        certain = len(sites) == 1 and _is_plain(sites[0]) and self.start(sites[0]) < before
-        if certain:
+        surely = [at for at, site in enumerate(sites) if _is_plain(site) and self.start(site) < before]
+        if surely and len(sites) == 1:
             return values[0]
-        given = self.environment.value(name)
-        possible = [*values, _Value(given, harmless=name not in self.environment.hidden and name not in self.environment.values)]
+        # Several may be the last one; what the container gave counts only if none is certain to be made.
+        possible = values if surely else [*values, _Value(self.environment.value(name))]
         return _Value(None, harmless=all(v.harmless or (v.text is not None and not _MAYBE_FLAG.search(v.text.value)) for v in possible))
 
     def _assigned_value(self, site: Node, busy: frozenset[str]) -> _Value:
@@ -426,10 +429,15 @@ def _sets(source: str) -> bool:
 
 def _is_plain(site: Node) -> bool:
     """Is an assignment made whatever happens, once the script gets there? Not in a branch, a loop, a function or another shell."""
-    parent = site.parent
-    if parent is not None and parent.type in {"declaration_command", "variable_assignments"}:
-        parent = parent.parent
+    node, parent = site, site.parent
+    while parent is not None and (parent.type in {"declaration_command", "variable_assignments"} or _is_first(node, parent)):
+        node, parent = parent, parent.parent
     return site.type == "variable_assignment" and parent is not None and parent.type == "program"
+
+
+def _is_first(node: Node, parent: Node) -> bool:
+    """Of commands that are joined by `&&` or `||`."""
+    return parent.type == "list" and parent.children[0] == node
 
 
 def _is_within(node: Node, kinds: frozenset[str]) -> bool:

@@ -113,6 +113,8 @@ CASES = [
         speculation={"method": "ngram"},
     ),
     case("a literal variable", shell(f"SPEC='{OLD_JSON}'\nvllm serve m --speculative-config \"$SPEC\" --x")),
+    case("a literal variable before &&", shell(f"export A=1 SPEC='{OLD_JSON}' && cd / && vllm serve m -sc \"$SPEC\"")),
+    case("one of two values", shell(f"X=--a\nif true; then X='--b c'; fi\nvllm serve m $X -sc '{OLD_JSON}' --x")),
     case("a variable of the container", shell('vllm serve m --speculative-config "${SPEC}" --x', env={"SPEC": OLD_JSON})),
     case("a variable with other flags", shell("vllm serve m $MORE --y", env={"MORE": f"--a 1 --speculative-config={OLD_JSON} --x"})),
     case("a variable with nothing else", shell("vllm serve m $MORE --y", env={"MORE": f"--speculative-config={OLD_JSON}"})),
@@ -217,7 +219,8 @@ def refusal(name: str, script: str, *words: str, reason: str = "TargetShellStrin
         refusal("continued lines that end in CR LF", "vllm serve m \\\r\n  --port 8\r\n", "CR LF"),
         refusal("another separator", "IFS=,\nvllm serve m $X", "$X may hold", env={"X": "--port,8"}),
         refusal("env for a shell", "env X=--spec-tokens=3 bash -c 'vllm serve m $X'", "env sets variables", env={"X": ""}),
-        refusal("glued to something harmless", "if a; then D=-; else D=x; fi\nvllm serve m $D'sc={}'", "may hold"),
+        refusal("glued to something harmless", "D=-\nif a; then D=x; fi\nvllm serve m $D'sc={}'", "may hold"),
+        refusal("perhaps the image's", "if a; then X=--port=8; fi\nvllm serve m $X", "$X may hold"),
         refusal("words behind a redirection", "vllm serve m >&1 --x", "put that at the end"),
         refusal("a word in two lines", "vllm serve m --por\\\nt 8", "in the next line"),
         refusal("braces", "vllm serve m --speculative-config={\"method\":1,\"x\":2}", "may hold"),
@@ -336,7 +339,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, str, str]:
     return head + words(draw(plain)), middle, words(draw(plain)) + " --last" + tail if draw(st.booleans()) else tail
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(parts=scripts(), config=st.sampled_from([NEW, OLD, None]))
 def test_any_script_keeps_all_but_its_flag(engine: Path, parts: tuple[str, str, str], config: dict[str, Any] | None) -> None:
     container = shell("".join(parts).replace("$", "$$"))
@@ -406,7 +409,7 @@ def indirect(draw: st.DrawFn) -> tuple[dict[str, Any], bool]:  # noqa: PLR0911 -
             return shell("exec vllm serve m $$MORE --last", env={"MORE": f"{more}--speculative-config={OLD_JSON} --spec-method.x 1"}), False
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=indirect(), config=st.sampled_from([NEW, OLD, None]))
 def test_flags_that_stand_elsewhere_are_changed_there(
     engine: Path, made: tuple[dict[str, Any], bool], config: dict[str, Any] | None
@@ -422,8 +425,8 @@ def test_flags_that_stand_elsewhere_are_changed_there(
         return
     try:
         command = read_command(container)
-    except CommandError as error:
-        assert error.reason == "TargetShellString"
+    except CommandError as error:  # an assignment that the grammar cuts short gives a variable no value
+        assert error.reason in {"TargetShellString", "ArgumentFromEnvironment"}
         reject()
     assert command.speculation == before.config
     changed = with_written(container, command.write(config))
