@@ -196,7 +196,7 @@ def runs_vllm(container: Container) -> bool:
     items = (*(container.get("command") or ()), *(container.get("args") or ()))
     at = script_item(items)
     if at is not None:
-        return bool(RUNS_VLLM.search(items[at]))
+        return bool(RUNS_VLLM.search(" ".join(items[at:])))  # of the script, or of what it gets to run
     pairs = list(pairwise(items))
     if any(PurePosixPath(first).name == "vllm" and second == "serve" for first, second in pairs):
         return True

@@ -137,10 +137,11 @@ def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, 
     flags = [{"name": name, "value": value} for name, value in written.environment.items()]
     if request.config is None:
         # Named with their old values: an earlier roll-out of ours may own them, and what an owner stops applying is deleted.
-        old = [*(dict(entry) for entry in present.values() if entry is not None), *flags]
+        old = _in_order(target, [*(dict(entry) for entry in present.values() if entry is not None), *flags])
         return {"spec": {"containers": [{**container, "env": old} if old else container]}}
     own = {SOCKET_VARIABLE: ENGINE_SOCKET, WARM_UP_VARIABLE: str(warm_up_seconds(target))}
-    container["env"] = [*_merge_environment(request, present), *flags, *({"name": name, "value": value} for name, value in own.items())]
+    added = [*_merge_environment(request, present), *flags, *({"name": name, "value": value} for name, value in own.items())]
+    container["env"] = _in_order(target, added)
     container["volumeMounts"] = shared_mounts()
     return {
         "spec": {
@@ -175,6 +176,12 @@ def _merge_environment(request: RolloutRequest, present: Mapping[str, Mapping[st
         elif variable is PYTHON_PATH:
             merged.append({"name": variable.name, "value": variable.with_ours(literal(request.python_path))})
     return merged
+
+
+def _in_order(target: Target, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As they stand in the target, new ones last: an apply puts the list in the order of what it sends, and that would stay."""
+    there = [entry["name"] for entry in container_of(target.template, target.container).get("env") or ()]
+    return sorted(entries, key=lambda entry: there.index(entry["name"]) if entry["name"] in there else len(there))
 
 
 def _written(target: Target, config: Mapping[str, Any] | None) -> Written:

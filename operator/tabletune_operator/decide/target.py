@@ -31,6 +31,8 @@ _BY_FINDING = {
 }
 """Findings of `tabletune validate` that have a reason of their own; the others are SpeculativeConfigRefused, with their code."""
 
+_FILE_STAYS = "The file of --config stays as it is: a flag in args wins over it. "
+
 _RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _UNKNOWN_TO_FINGERPRINT = {"product": "gpuProduct", "image": "image", "version": "engineVersion"}
 
@@ -161,11 +163,12 @@ def _judge_pod(seen: Observation, wanted: Wanted, findings: tuple[Finding, ...])
     product = wanted.product.name if wanted.product is not None else ""
     engine = f"vLLM {wanted.engine_version}" if wanted.engine_version else "vLLM (version not told)"
     notes = listed(sorted({f.code for f in findings}))
+    more = f"{_FILE_STAYS if target.explicit_off else ''}{f'Notes of tabletune validate: {notes}. ' if notes else ''}"
     return Stage(
         Accepted.SUPPORTED,
         f"{engine}, {wanted.speculation.method or 'a drafter'}, up to {wanted.speculation.max_draft_length} draft tokens, "
         f"on {target.replicas} {'replica' if target.replicas == 1 else 'replicas'}{f' with {product}' if product else ''}. "
-        f"A measured table can be used here. {f'Notes of tabletune validate: {notes}. ' if notes else ''}Nothing to do.",
+        f"A measured table can be used here. {more}Nothing to do.",
     ), wanted
 
 
