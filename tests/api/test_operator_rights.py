@@ -123,6 +123,22 @@ def test_it_may_see_who_keeps_the_replicas_of_a_target(api: Api, operator: Path)
     assert "orbidden" not in operator.read_text()
 
 
+@pytest.mark.parametrize("operator", [CLUSTER, NAMESPACED], indirect=True)
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), ("serving.kserve.io/v1alpha1", "LLMInferenceService"), ("apps/v1", "StatefulSet")],
+)
+def test_a_target_that_is_missing_or_of_a_kind_that_is_missing_is_said_to_be(api: Api, operator: Path, version: str, kind: str) -> None:
+    path = _create(api, SERVED, {"targetRef": {"apiVersion": version, "kind": kind, "name": "none"}})
+    _eventually(lambda: _is_served(api, path), "finalizer and conditions", operator)
+    (accepted,) = (c for c in api.get(path)["status"]["conditions"] if c["type"] == "Accepted")
+    assert accepted["reason"] == "TargetNotFound"
+    assert ("is the CRD" in accepted["message"]) is (version != "apps/v1")
+    api.delete(path)
+    _eventually(lambda: _is_gone(api, path), "the DraftTable goes", operator)
+    assert "orbidden" not in operator.read_text()
+
+
 @pytest.mark.parametrize("operator", [CLUSTER], indirect=True)
 def test_it_lets_go_in_a_namespace_that_goes(api: Api, operator: Path) -> None:
     """Nothing new is accepted there, events neither; a DraftTable that kept its finalizer would keep the namespace for ever."""
