@@ -215,6 +215,7 @@ def refusal(name: str, script: str, *words: str, reason: str = "TargetShellStrin
         refusal("eval of something unknown", "eval \"$SETUP\"\nvllm serve m", "not in the pod template"),
         refusal("eval with something unknown", 'eval "vllm serve m $EXTRA"', "not in the pod template"),
         refusal("continued lines that end in CR LF", "vllm serve m \\\r\n  --port 8\r\n", "CR LF"),
+        refusal("a word that the grammar passes over", "vllm serve m - 2>&1", "passes over -"),
         refusal("another separator", "IFS=,\nvllm serve m $X", "$X may hold", env={"X": "--port,8"}),
         refusal("env for a shell", "env X=--spec-tokens=3 bash -c 'vllm serve m $X'", "env sets variables", env={"X": ""}),
         refusal("glued to something harmless", "D=-\nif a; then D=x; fi\nvllm serve m $D'sc={}'", "may hold"),
