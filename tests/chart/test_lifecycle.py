@@ -77,6 +77,17 @@ def test_an_installed_release_passes_its_test(bare_cluster: Cluster, cluster_wid
     assert not [name for name in leftovers(bare_cluster, cluster_wide) if "tabletune-test" in name]
 
 
+def test_the_operator_tells_its_metrics(bare_cluster: Cluster, cluster_wide: str) -> None:
+    apply_drafttable(bare_cluster, cluster_wide, "told")
+    (pod,) = bare_cluster.names("pods", "-n", cluster_wide, "-l", "app.kubernetes.io/name=tabletune-operator")
+    path = f"/api/v1/namespaces/{cluster_wide}/pods/{pod.partition('/')[2]}:metrics/proxy/metrics"
+    condition = f'tabletune_drafttable_condition{{drafttable="told",namespace="{cluster_wide}",reason="TargetNotFound"'
+    eventually(lambda: condition in bare_cluster.kubectl("get", "--raw", path).out, "the state of the DraftTable is told")
+    page = bare_cluster.kubectl("get", "--raw", path).out
+    assert "tabletune_operator_build_info{" in page
+    assert 'tabletune_reconcile_errors_total{cause="Forbidden"} 0.0' in page
+
+
 @pytest.mark.parametrize(("role", "writes"), [("view", "no"), ("edit", "yes"), ("admin", "yes")])
 def test_people_get_drafttables_with_kubernetes_own_roles(
     bare_cluster: Cluster, cluster_wide: str, other_namespace: str, role: str, writes: str
