@@ -15,7 +15,7 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from tabletune_operator.cluster import ClusterError
-from tabletune_operator.conditions import Profiled, RolledOut
+from tabletune_operator.conditions import REASONS, Outlook, Profiled
 from tabletune_operator.decide.job import has_ended
 from tabletune_operator.decide.tracking import tracked_replicas
 from tabletune_operator.observation import Damage, Job, ObjectRef, Observation
@@ -28,6 +28,9 @@ SECONDS_EDGES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper edges of the histogram of reconciles: one takes 0.1 s or so, and 5 s when replicas do not answer."""
 
 _WAITING = frozenset({Profiled.WAITING_FOR_GPU.name, Profiled.CANNOT_BORROW.name, Profiled.QUEUED.name})
+
+
+_FAILED = frozenset(reason.name for reason in REASONS if reason.type == "RolledOut" and reason.outlook is Outlook.HUMAN)
 
 
 class Result(StrEnum):
@@ -222,11 +225,12 @@ def _proof(honoured: str) -> Proof:
 def _rollouts(seen: Observation, plan: Plan, status: DraftTableStatus, before: TableView | None) -> Mapping[Result, int]:
     counts = dict.fromkeys(Result, 0) if before is None else dict(before.rollouts)
     rolled_out = next((c.reason for c in status.conditions or () if c.type == "RolledOut"), None)
+    taken_back = Result.ROLLED_BACK if rolled_out in _FAILED else Result.GIVEN_BACK
     for action in plan.actions:
         if isinstance(action, ApplyRollout):
             counts[Result.STARTED] += 1
         elif isinstance(action, RestoreTarget):
-            counts[Result.ROLLED_BACK if rolled_out == RolledOut.ROLLED_BACK.name else Result.GIVEN_BACK] += 1
+            counts[taken_back] += 1
     old = seen.draft.status.rollout
     completed = status.rollout.completed_at if status.rollout is not None else None
     if completed is not None and completed != (old.completed_at if old is not None else None):

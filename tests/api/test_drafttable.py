@@ -10,7 +10,7 @@ import yaml
 from api_server import ROOT, Api
 
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.status import DraftTableStatus
+from tabletune_operator.status import NEVER_OBSERVED, DraftTableStatus
 
 TABLES = "/apis/tabletune.io/v1alpha1/namespaces/{}/drafttables"
 
@@ -52,7 +52,8 @@ def table(spec: dict[str, Any]) -> dict[str, Any]:
 def test_defaults_are_stored_and_are_those_of_the_operator(api: Api, namespace: str) -> None:
     stored = api.create(TABLES.format(namespace), table({}))
     metadata = stored.pop("metadata")
-    assert stored == {"apiVersion": "tabletune.io/v1alpha1", "kind": "DraftTable", "spec": DEFAULTS}
+    unseen = {"observedGeneration": NEVER_OBSERVED}
+    assert stored == {"apiVersion": "tabletune.io/v1alpha1", "kind": "DraftTable", "spec": DEFAULTS, "status": unseen}
     assert metadata["generation"] == 1
     read = DraftTableSpec.model_validate({"targetRef": {"name": "chat"}})
     assert read.model_dump(by_alias=True, exclude_none=True) == DEFAULTS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from tabletune_operator.conditions import (
@@ -145,26 +146,30 @@ def _deciding(stages: tuple[Stage, ...]) -> Stage:
 
 def _conditions(seen: Observation, stages: tuple[Stage, ...]) -> tuple[Condition, ...]:
     generation, now = seen.draft.generation, seen.now
+    conditions = (*(condition_of(stage.reason, stage.message, generation, now) for stage in stages), *summarised(stages, generation, now))
+    return keep_transition_times(conditions, seen.draft.conditions)
+
+
+def summarised(stages: tuple[Stage, ...], generation: int, now: datetime) -> tuple[Condition, ...]:
+    """Ready, Reconciling and Stalled, of which always exactly one is True (docs/gitops.md)."""
 
     def summary(kind: str, holds: bool, reason: str, message: str) -> Condition:
         return Condition(kind, "True" if holds else "False", reason, clipped(message), generation, to_time(now))
 
     deciding = _deciding(stages)
-    outlooks = [stage.reason.outlook for stage in stages]
-    ready = all(outlook is Outlook.GOOD for outlook in outlooks)
+    ready = all(stage.reason.outlook is Outlook.GOOD for stage in stages)
     moving = next((s for s in stages if s.reason.outlook in {Outlook.WORKING, Outlook.WAITING}), None)
     stuck = next((s for s in stages if s.reason.outlook is Outlook.HUMAN), None)
-    conditions = (
-        *(condition_of(stage.reason, stage.message, generation, now) for stage in stages),
+    return (
         summary("Ready", ready, deciding.reason.name, deciding.message),
+        # Never beside Stalled: of the two, tools believe the one that they read first.
         summary("Reconciling", True, moving.reason.name, moving.message)
-        if moving is not None
-        else summary("Reconciling", False, SETTLED, "No work is going on. Nothing to do."),
+        if moving is not None and stuck is None
+        else summary("Reconciling", False, SETTLED, "No work is going on, or a person is needed first: see Stalled. Nothing else to do."),
         summary("Stalled", True, stuck.reason.name, stuck.message)
         if stuck is not None
         else summary("Stalled", False, NOT_STALLED, "It goes on without a person. Nothing to do."),
     )
-    return keep_transition_times(conditions, seen.draft.conditions)
 
 
 def _status(seen: Observation, stages: tuple[Stage, ...], conditions: tuple[Condition, ...], details: _Details) -> DraftTableStatus:

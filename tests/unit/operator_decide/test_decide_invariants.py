@@ -272,6 +272,7 @@ def check_status(plan: Plan) -> None:
     good = {name: c["status"] for name, c in conditions.items()}
     assert (good["Ready"], good["Reconciling"]) != ("True", "True")
     assert (good["Ready"], good["Stalled"]) != ("True", "True")
+    assert (good["Reconciling"], good["Stalled"]) != ("True", "True")
     assert "True" in {good["Ready"], good["Reconciling"], good["Stalled"]}
 
 
