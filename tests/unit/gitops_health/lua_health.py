@@ -1,4 +1,4 @@
-"""Argo CD's way to run a health script: Lua 5.1 with its base and table libraries only, the object as `obj`, the returned table as answer."""
+"""Argo CD's way to run a health script: Lua 5.1, base and table libraries only; the object is `obj`, the returned table the answer."""
 
 from __future__ import annotations
 
