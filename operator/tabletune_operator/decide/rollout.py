@@ -137,9 +137,18 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
         return RollingOut(
             Stage(
                 RolledOut.PUT_BACK,
-                f"The old setting of Deployment {name} was put back after our roll-out, by another writer (GitOps, Helm) or by a roll-back "
-                "that was cut short. Left as it is. Commit ours there, or try again: kubectl rollout restart "
-                f"deploy/{name}.",
+                f"The old setting of Deployment {name} was put back after our roll-out, by another writer (kubectl rollout undo, GitOps, "
+                f"Helm) or by a roll-back cut short. Left as it is. Commit ours there, or try again: kubectl rollout restart deploy/{name}",
+            ),
+            remembered,
+        )
+    if tried and workload.rolled not in {"", rollout.digest}:
+        # Ours was in place, and an earlier one of ours is there again: only who undid the later one does that.
+        return RollingOut(
+            Stage(
+                RolledOut.PUT_BACK,
+                f"Deployment {name} has an earlier roll-out of ours again (kubectl rollout undo). Left as it is. To have the newer table: "
+                f"kubectl rollout undo again, or kubectl rollout restart deploy/{name}",
             ),
             remembered,
         )
