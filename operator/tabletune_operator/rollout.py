@@ -45,6 +45,11 @@ SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478
 MOST_WARM_UP_SECONDS, WARM_UP_SHARE = 10, 20
 
+INPUTS = "inputs"
+"""Key of the record: digest of what the roll-out was asked for, which is the same in every version of the operator."""
+
+OWN_IMAGE_FIELDS = ("image", "imagePullPolicy")
+
 _FILES_VOLUME = "tabletune-files"
 _FILES_PATH = "/tabletune/files"
 
@@ -67,11 +72,15 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`."""
+    """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`.
+
+    `digest` is of what is written, our own image apart. `inputs` is of what is asked for, however this version writes it.
+    """
 
     apply: Mapping[str, Any]
     record: str
     digest: str
+    inputs: str
 
 
 def build_rollout(request: RolloutRequest) -> Rollout:
@@ -83,7 +92,7 @@ def build_rollout(request: RolloutRequest) -> Rollout:
     target, container = request.target, container_of(request.target.template, request.target.container)
     present = {variable.name: _entry(container.get("env"), variable.name) for variable in MERGED}
     template = _build_template(request, present)
-    digest = hashlib.sha256(canonical(template).encode()).hexdigest()[:12]
+    digest, inputs = _digest(_without_own_image(template)), _digest(_inputs(request))
     record = json.dumps(
         {
             "formatVersion": RECORD_VERSION,
@@ -94,6 +103,7 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "environment": present,
             "templateDigest": template_digest(target.template),
             "applied": template,
+            INPUTS: inputs,
         }
     )
     metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
@@ -111,7 +121,32 @@ def build_rollout(request: RolloutRequest) -> Rollout:
         },
         "spec": {"template": annotated},  # never `replicas`: an autoscaler may own it
     }
-    return Rollout(apply, record, digest)
+    return Rollout(apply, record, digest, inputs)
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+
+
+def _inputs(request: RolloutRequest) -> dict[str, Any]:
+    """A field that a later version adds changes nothing while it has its default."""
+    target = request.target
+    return {
+        "draftTable": request.draft_table,
+        "container": target.container,
+        "config": request.config,
+        "controller": request.controller.model_dump(mode="json", exclude_defaults=True),
+        "port": target.port,
+        "warmUpSeconds": warm_up_seconds(target),
+        "pythonPath": request.python_path,
+    }
+
+
+def _without_own_image(template: Mapping[str, Any]) -> dict[str, Any]:
+    spec = dict(template["spec"])
+    if "initContainers" in spec:
+        spec["initContainers"] = [{k: v for k, v in c.items() if k not in OWN_IMAGE_FIELDS} for c in spec["initContainers"]]
+    return {"spec": spec}
 
 
 def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:

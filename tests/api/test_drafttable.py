@@ -77,7 +77,7 @@ def test_defaults_fill_in_beside_what_is_given(api: Api, namespace: str) -> None
 def test_status_is_a_resource_of_its_own(api: Api, namespace: str) -> None:
     path = f"{TABLES.format(namespace)}/chat"
     stored = api.create(TABLES.format(namespace), table({}) | {"status": {"observedGeneration": 9}})
-    assert "status" not in stored
+    assert stored["status"] == {"observedGeneration": NEVER_OBSERVED}, "who creates does not say what is so"
     status = DraftTableStatus.model_validate(
         {"observedGeneration": 1, "display": {"state": "Tracking"}, "table": {"launchLengths": [1, 3]}}
     )

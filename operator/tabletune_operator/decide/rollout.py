@@ -15,6 +15,7 @@ from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
+from tabletune_operator.kept import is_kept
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
 from tabletune_operator.plan import ApplyRollout, RestoreTarget
 from tabletune_operator.pods import config_map_name
@@ -74,9 +75,9 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
         )
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered)
-    if ours and is_in_place(workload.deployment, rollout):
+    if ours and (is_in_place(workload.deployment, rollout) or is_kept(workload.deployment, rollout)):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
-        known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.digest}-")
+        known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.inputs}-")
         started = RolloutStatus(digest=_request(rollout, wanted.target), started_at=to_time(seen.now))
         return _watch(seen, workload, remembered if known else started)
     return _next_step(seen, workload, wanted.target, rollout, ours=ours)
@@ -84,7 +85,7 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
 
 def _request(rollout: Rollout, target: Target) -> str:
     """What one try is for: another table, option or pod template is another request (`kubectl rollout restart` makes one)."""
-    return f"{rollout.digest}-{template_digest(target.template)[:8]}"
+    return f"{rollout.inputs}-{template_digest(target.template)[:8]}"
 
 
 def _give_back(workload: Workload, why: str) -> Stage:
@@ -126,7 +127,9 @@ def _drifted(workload: Workload, found: str) -> Stage:
     )
 
 
-def _next_step(seen: Observation, workload: Workload, target: Target, rollout: Rollout, *, ours: bool) -> RollingOut:
+def _next_step(  # noqa: PLR0911 - one for each case
+    seen: Observation, workload: Workload, target: Target, rollout: Rollout, *, ours: bool
+) -> RollingOut:
     name = short(target.name)
     request, remembered = _request(rollout, target), seen.draft.status.rollout
     tried = remembered is not None and remembered.digest == request
