@@ -24,13 +24,16 @@ def is_kept(workload: Body, rollout: Rollout) -> bool:
     record = read_record(workload)
     if record is None:
         return False
-    if _inputs(workload) == rollout.inputs and is_intact(workload):
+    if rolled_inputs(workload) == rollout.inputs and is_intact(workload):
         return True
     # Edited by its user since, in a part that is not ours: then what we would write now must be there, but for the images.
     return is_in_place(workload, _with_images(rollout, record.applied))
 
 
-def _inputs(workload: Body) -> str | None:
+def rolled_inputs(workload: Body) -> str | None:
+    """What the roll-out that is on the target was asked for; None: not rolled, or by a version that did not say. Raises RecordError."""
+    if read_record(workload) is None:
+        return None
     found: str | None = json.loads(workload["metadata"]["annotations"][RECORD_ANNOTATION]).get(INPUTS)
     return found
 
