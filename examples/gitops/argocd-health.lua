@@ -30,11 +30,11 @@ end
 if ready == nil then
   return health("Progressing", "The operator has not looked at it yet.")
 end
+if on_hold[ready.reason] or (ready.status == "True" and obj.spec.state == "Suspended") then
+  return health("Suspended", told(ready))
+end
 if ready.status == "True" then
   return health("Healthy", told(ready))
-end
-if on_hold[ready.reason] then
-  return health("Suspended", told(ready))
 end
 if reconciling ~= nil and reconciling.status == "True" then
   return health("Progressing", told(reconciling))

@@ -16,6 +16,7 @@ TABLES = "/apis/tabletune.io/v1alpha1/namespaces/{}/drafttables"
 
 DEFAULTS = {
     "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"},
+    "state": "Active",
     "profile": {
         "policy": "IfMissing",
         "placement": "Spare",
