@@ -1,6 +1,6 @@
 """The user takes our roll-out back with `kubectl rollout undo`: it is respected, named, and ends when they undo that.
 
-What kubectl writes is tried with the real one in tests/api/test_rollout_undo.py: the revision's pod template, and its annotations in place
+What kubectl writes is tried with the real one in tests/api/test_kubectl_undo.py: the revision's pod template, and its annotations in place
 of the Deployment's own.
 """
 
