@@ -59,6 +59,7 @@ class MetricsServer:
         self._serving: tuple[WSGIServer, Thread] | None = None
         try:
             self._serving = start_http_server(port, addr=address, registry=registry)
+            log.info("Metrics are served on port %d.", self.port)
         except OSError as error:
             log.warning("Metrics are not served on port %d: %s. All else works. Free it, or name another by --metrics-port.", port, error)
 
