@@ -10,7 +10,6 @@ import pytest
 import yaml
 from live_cluster import CHART, Cluster, eventually
 
-from tabletune_operator.settings import DEFAULT_METRICS_PORT
 from tabletune_operator.status import NEVER_OBSERVED
 
 pytestmark = pytest.mark.usefixtures("no_other_operator")
@@ -78,17 +77,6 @@ def test_an_installed_release_passes_its_test(bare_cluster: Cluster, cluster_wid
     assert code == 0, said
     assert "ok: tabletune-operator is alive" in said
     assert not [name for name in leftovers(bare_cluster, cluster_wide) if "tabletune-test" in name]
-
-
-def test_the_operator_tells_its_metrics(bare_cluster: Cluster, cluster_wide: str) -> None:
-    apply_drafttable(bare_cluster, cluster_wide, "told")
-    (pod,) = bare_cluster.names("pods", "-n", cluster_wide, "-l", "app.kubernetes.io/name=tabletune-operator")
-    path = f"/api/v1/namespaces/{cluster_wide}/pods/{pod.partition('/')[2]}:{DEFAULT_METRICS_PORT}/proxy/metrics"
-    condition = f'tabletune_drafttable_condition{{drafttable="told",namespace="{cluster_wide}",reason="TargetNotFound"'
-    eventually(lambda: condition in bare_cluster.kubectl("get", "--raw", path, check=False).out, "the state of the DraftTable is told")
-    page = bare_cluster.kubectl("get", "--raw", path).out
-    assert "tabletune_operator_build_info{" in page
-    assert 'tabletune_reconcile_errors_total{cause="Forbidden"} 0.0' in page
 
 
 @pytest.mark.parametrize(("role", "writes"), [("view", "no"), ("edit", "yes"), ("admin", "yes")])
