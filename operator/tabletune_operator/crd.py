@@ -276,6 +276,9 @@ class DraftTableSpec(Model):
     """What is wanted."""
 
     target_ref: TargetRef
+    state: Literal["Active", "Suspended"] = Field(
+        default="Active", description="Suspended starts nothing new: no Job, no roll-out. What runs stays, and is watched."
+    )
     node_pool: NodePool | None = None
     speculation: Speculation | None = None
     profile: Profile = Profile()

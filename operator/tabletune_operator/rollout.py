@@ -47,6 +47,11 @@ SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478
 MOST_WARM_UP_SECONDS, WARM_UP_SHARE = 10, 20
 
+INPUTS = "inputs"
+"""Key of the record: digest of what the roll-out was asked for, which is the same in every version of the operator."""
+
+OWN_IMAGE_FIELDS = ("image", "imagePullPolicy")
+
 _FILES_VOLUME = "tabletune-files"
 _FILES_PATH = "/tabletune/files"
 
@@ -72,11 +77,13 @@ class Rollout:
     """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`.
 
     With a resource version it is a whole object, for a kind that is written whole.
+    `digest` is of what is written, our own image apart. `inputs` is of what is asked for, however this version writes it.
     """
 
     apply: Mapping[str, Any]
     record: str
     digest: str
+    inputs: str
 
 
 def build_rollout(request: RolloutRequest) -> Rollout:
@@ -89,7 +96,7 @@ def build_rollout(request: RolloutRequest) -> Rollout:
     written = _written(target, request.config)
     present = {variable.name: _entry(container.get("env"), variable.name) for variable in MERGED}
     template = _build_template(request, present, written)
-    digest = hashlib.sha256(canonical(template).encode()).hexdigest()[:12]
+    digest, inputs = _digest(_without_own_image(template)), _digest(_inputs(request))
     metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
     if request.config is not None:
         metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
@@ -107,6 +114,7 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "templateDigest": template_digest(target.template),
             "applied": template,
             **({"own": _part(target.base["spec"], ours["spec"]), "ours": ours["spec"]} if target.base is not None else {}),
+            INPUTS: inputs,
         }
     )
     identity = {
@@ -122,7 +130,32 @@ def build_rollout(request: RolloutRequest) -> Rollout:
     apply = {**identity, **ours}
     if target.base is not None:
         apply = {**lay_over(target.base, apply), "apiVersion": target.base["apiVersion"]}
-    return Rollout(apply, record, digest)
+    return Rollout(apply, record, digest, inputs)
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+
+
+def _inputs(request: RolloutRequest) -> dict[str, Any]:
+    """A field that a later version adds changes nothing while it has its default."""
+    target = request.target
+    return {
+        "draftTable": request.draft_table,
+        "container": target.container,
+        "config": request.config,
+        "controller": request.controller.model_dump(mode="json", exclude_defaults=True),
+        "port": target.port,
+        "warmUpSeconds": warm_up_seconds(target),
+        "pythonPath": request.python_path,
+    }
+
+
+def _without_own_image(template: Mapping[str, Any]) -> dict[str, Any]:
+    spec = dict(template["spec"])
+    if "initContainers" in spec:
+        spec["initContainers"] = [{k: v for k, v in c.items() if k not in OWN_IMAGE_FIELDS} for c in spec["initContainers"]]
+    return {"spec": spec}
 
 
 def _part(spec: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

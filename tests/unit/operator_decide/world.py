@@ -139,6 +139,7 @@ class World:
 
     def __init__(self, *objects: Body, nodes: tuple[Body, ...] | None = None) -> None:
         self.now = NOW
+        self.image = IMAGE
         self.objects: dict[tuple[str, str], Body] = {}
         self.nodes = list(nodes if nodes is not None else (node(),))
         self.versions: dict[str, str] = {}
@@ -404,7 +405,7 @@ class World:
 
     async def observe(self, name: str = "chat") -> Observation | None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(self.answer), trust_env=False) as http:
-            return await Observer(self, http, IMAGE, lambda: self.now).observe(ObjectRef(NAMESPACE, name))  # type: ignore[arg-type]
+            return await Observer(self, http, self.image, lambda: self.now).observe(ObjectRef(NAMESPACE, name))  # type: ignore[arg-type]
 
     async def turn(self, name: str = "chat", seconds: float = 1.0) -> Plan | None:
         """One reconcile, then time goes on. A deleted object that may go is gone, and what it owned with it."""
