@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import Api, RefusedError
+from api_server import Api, RefusedError, free_port
 from chart_rights import chart_rights, namespaces
 from test_workloads import example
 
@@ -66,9 +66,10 @@ def operator(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     log = tmp_path / "operator.log"
     command = [sys.executable, "-m", "tabletune_operator.main", "--image", "tabletune.local/tabletune:dev", *flags]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
+    liveness = f"http://127.0.0.1:{free_port()}/healthz"  # with 0, kopf takes port 80, which may be in use
     with chart_rights(api, RELEASE, *values):
         with log.open("wb") as out:
-            process = subprocess.Popen([*command, "--liveness", "http://127.0.0.1:0/healthz"], stdout=out, stderr=out, env=environment)
+            process = subprocess.Popen([*command, "--liveness", liveness], stdout=out, stderr=out, env=environment)
         yield log
         process.terminate()
         process.wait(30)
