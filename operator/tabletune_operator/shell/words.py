@@ -136,6 +136,19 @@ class Script:
         if self.root.has_error:
             raise UnclearError("the script is not read by the shell grammar")
         self._check_spaces()
+        self._check_gaps()
+
+    def _check_gaps(self) -> None:
+        """Between what the grammar names there may be space only; now and then it passes over a word (`-` before `2>&1`)."""
+        seen = bytearray(len(self.text.value))
+        for node in self.nodes:
+            if not node.child_count or node.type in _OWN_SPACE:
+                start, end = self.start(node), self.end(node)
+                seen[start:end] = b"\1" * (end - start)
+        between = "".join(c if not taken else " " for c, taken in zip(self.text.value, seen, strict=True))
+        missed = between.replace("\\\n", "").split()
+        if missed:
+            raise UnclearError(f"the shell grammar passes over {missed[0]:.20}")
 
     def _check_spaces(self) -> None:
         """The grammar takes any backslash before a space for nothing; a shell does so only at the end of a line, between words."""
