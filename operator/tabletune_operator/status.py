@@ -94,12 +94,35 @@ class VerdictStatus(Model):
     noise: ShortText | None = None
 
 
+class RolloutQueue(Model):
+    """The place among all DraftTables of the namespace that wait to roll out."""
+
+    since: Time
+    seen_at: Time = Field(description="When it was last seen to wait; who is silent for 3 min is passed over.")
+    place: ShortText = Field(description="2nd of 3.")
+
+
+class PutBack(Model):
+    """Somebody wrote the old setting back over ours."""
+
+    at: Time
+    by: ShortText | None = Field(default=None, description="Field manager, as the target's managedFields name it.")
+
+
 class RolloutStatus(Model):
     """The roll-out of the target."""
 
     digest: ShortText | None = Field(default=None, description="Of what was rolled out.")
     started_at: Time | None = None
     completed_at: Time | None = Field(default=None, description="When every replica had proved that it honours the table.")
+    owner: ShortText | None = Field(default=None, description="Who keeps the target as it is written elsewhere: Argo CD, Flux, Helm, a controller.")
+    approved: ShortText | None = Field(default=None, description="Value of the annotation tabletune.io/approve that the last roll-out used.")
+    reprofile: ShortText | None = Field(default=None, description="Value of the annotation tabletune.io/reprofile that the last roll-out followed.")
+    queue: RolloutQueue | None = Field(default=None, description="While it waits for the roll-out of another DraftTable.")
+    put_backs: Annotated[tuple[PutBack, ...], Field(max_length=4)] | None = Field(
+        default=None, description="The last times.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    worse_since: Time | None = Field(default=None, description="Since when replicas do beyond doubt worse than with the setting before.")
 
 
 class Replica(Model):
