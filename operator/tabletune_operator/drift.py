@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tabletune.argv import ArgvError, fold_speculative_config
-from tabletune_operator.restore import RECORD_ANNOTATION, is_intact, read_record
+from tabletune_operator.restore import RECORD_ANNOTATION, container_of, is_intact, read_record
 from tabletune_operator.rollout import Rollout
 
 Body = Mapping[str, Any]
@@ -40,6 +40,35 @@ def foreign_speculation(deployment: Body) -> str | None:
     if theirs == ours:
         return None
     return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
+
+
+def is_put_back(deployment: Body) -> bool:
+    """Did somebody write the speculative config that was there before us over ours? Raises RecordError."""
+    record = read_record(deployment)
+    live = None if record is None else _container(deployment["spec"]["template"], record.container)
+    if record is None or live is None:
+        return False
+    try:
+        theirs = _speculation(live)
+        before = fold_speculative_config([*(record.command or ()), *(record.args or ())]).config
+        return theirs == before != _speculation(container_of(record.applied, record.container))
+    except ArgvError:
+        return False
+
+
+def launched_speculation(deployment: Body) -> dict[str, Any] | None:
+    """The speculative config that we rolled out; None: nothing, or speculation off. Raises RecordError."""
+    record = read_record(deployment)
+    if record is None:
+        return None
+    try:
+        return _speculation(container_of(record.applied, record.container))
+    except ArgvError:
+        return None
+
+
+def _container(template: Body, name: str) -> Body | None:
+    return next((c for c in template["spec"]["containers"] if c["name"] == name), None)
 
 
 def as_applied(deployment: Body) -> Body:

@@ -173,6 +173,19 @@ class Workload:
     writer: Writer | None  # who else wrote the engine's arguments last
     revised: bool
     replicas: tuple[Replica, ...]
+    launched: Mapping[str, Any] | None  # speculative config that we rolled out; None: not rolled out, or speculation off
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        return self.deployment
+
+    @property
+    def called(self) -> str:
+        return f"Deployment {self.deployment['metadata']['name']}"
+
+    @property
+    def desired(self) -> int:
+        return int(self.deployment["spec"].get("replicas", 1))
 
 
 @dataclass(frozen=True, slots=True)

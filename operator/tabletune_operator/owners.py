@@ -104,10 +104,18 @@ def _path(values: Mapping[str, str], namespace: str, name: str) -> str:
 
 
 def find_writer(body: Body, container: str) -> Writer | None:
-    """Who owns the arguments of this container now, if that is not us; else the last one who wrote the spec. None: only we did."""
-    others = [entry for entry in _entries(body) if entry.get("manager") != FIELD_MANAGER]
-    owning = [entry for entry in others if _owns_arguments(entry.get("fieldsV1") or {}, container)]
-    writing = owning or [entry for entry in others if "f:spec" in (entry.get("fieldsV1") or {})]
+    """Who owns the arguments of this container, if that is not us. Where they are as we applied them: who wrote the spec last.
+
+    None: nobody but us, which is also so where we gave the old ones back ourselves (by an update of the whole object).
+    """
+    entries = tuple(_entries(body))
+    others = [entry for entry in entries if entry.get("manager") != FIELD_MANAGER]
+    writing = [entry for entry in others if _owns_arguments(entry.get("fieldsV1") or {}, container)]
+    if not writing:
+        ours = (entry for entry in entries if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update")
+        if any(_owns_arguments(entry.get("fieldsV1") or {}, container) for entry in ours):
+            return None
+        writing = [entry for entry in others if "f:spec" in (entry.get("fieldsV1") or {})]
     if not writing:
         return None
     last = max(writing, key=lambda entry: str(entry.get("time", "")))

@@ -79,6 +79,7 @@ def _out_of_memory(container: Body, spec: Body) -> str | None:
     ends = ((container.get(state) or {}).get("terminated") or {} for state in ("state", "lastState"))
     if not any(ended.get("reason") == "OOMKilled" for ended in ends):
         return None
-    written = next((c for c in (*(spec.get("initContainers") or ()), *spec["containers"]) if c["name"] == container["name"]), {})
+    written: Body = next((c for c in (*(spec.get("initContainers") or ()), *spec["containers"]) if c["name"] == container["name"]), {})
     limit = ((written.get("resources") or {}).get("limits") or {}).get("memory")
-    return f"container {container['name']} was killed for memory ({f'limit {limit}' if limit else 'no limit of its own: the node has no more'})"
+    of = f"limit {limit}" if limit else "no limit of its own: its node has no more"
+    return f"container {container['name']} was killed for memory ({of})"

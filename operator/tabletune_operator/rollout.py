@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tabletune.argv import FLAG, ArgvError, with_speculative_config
-from tabletune_operator.crd import Controller
+from tabletune_operator.crd import GROUP, Controller
 from tabletune_operator.pods import (
     DRAFT_TABLE_LABEL,
     ENGINE_SOCKET,
@@ -40,6 +40,9 @@ from tabletune_operator.restore import (
     template_digest,
 )
 from tabletune_operator.target import Target, TargetError
+
+APPROVE_ANNOTATION = f"{GROUP}/approve"
+"""On a DraftTable, by its user: digest of the table (status.table.digest) that may be rolled out. Any other text approves nothing."""
 
 SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478

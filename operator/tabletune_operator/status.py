@@ -115,9 +115,10 @@ class RolloutStatus(Model):
     digest: ShortText | None = Field(default=None, description="Of what was rolled out.")
     started_at: Time | None = None
     completed_at: Time | None = Field(default=None, description="When every replica had proved that it honours the table.")
-    owner: ShortText | None = Field(default=None, description="Who keeps the target as it is written elsewhere: Argo CD, Flux, Helm, a controller.")
-    approved: ShortText | None = Field(default=None, description="Value of the annotation tabletune.io/approve that the last roll-out used.")
-    reprofile: ShortText | None = Field(default=None, description="Value of the annotation tabletune.io/reprofile that the last roll-out followed.")
+    target_uid: ShortText | None = Field(default=None, description="Of the object that was rolled out; one that was made again was not.")
+    owner: ShortText | None = Field(default=None, description="Who writes the target elsewhere: Argo CD, Flux, Helm, a controller.")
+    approved: ShortText | None = Field(default=None, description="What tabletune.io/approve said when the last roll-out began.")
+    reprofile: ShortText | None = Field(default=None, description="What tabletune.io/reprofile said when the last roll-out began.")
     queue: RolloutQueue | None = Field(default=None, description="While it waits for the roll-out of another DraftTable.")
     put_backs: Annotated[tuple[PutBack, ...], Field(max_length=4)] | None = Field(
         default=None, description="The last times.", json_schema_extra={"x-kubernetes-list-type": "atomic"}

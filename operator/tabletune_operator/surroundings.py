@@ -1,4 +1,4 @@
-"""What goes on around a target, for the guard before a roll-out (decide/guard.py): scaling, disruption budgets, room for more pods. Pure."""
+"""What goes on around a target, for the guard before a roll-out (decide/guard.py): scales, budgets, room for more pods. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Body = Mapping[str, Any]
 
 
 def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
-    """What is under way with the replicas of this workload; None: nothing is. KEDA scales by an autoscaler of its own, which is seen here."""
+    """What is under way with the replicas of this workload; None: nothing is. KEDA's own autoscalers are among `scalers`."""
     for scaler in scalers:
         status = scaler.get("status") or {}
         wanted, present = status.get("desiredReplicas"), status.get("currentReplicas")

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
-from tabletune_operator.crd import GROUP, DraftTableSpec
+from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.stage import Stage, percent
 from tabletune_operator.display import gain_over_present
-from tabletune_operator.loan import replicas_of
 from tabletune_operator.observation import Files, Observation, Workload
-
-APPROVE_ANNOTATION = f"{GROUP}/approve"
-"""On a DraftTable, by its user: digest of the table (status.table.digest) that may be rolled out. Any other text approves nothing."""
+from tabletune_operator.rollout import APPROVE_ANNOTATION
 
 
 def approval_of(seen: Observation, files: Files) -> str | None:
@@ -29,10 +26,10 @@ def judge_approval(seen: Observation, spec: DraftTableSpec, workload: Workload, 
     ref, digest = seen.draft.ref, files.digest
     step = f"To approve: kubectl annotate --overwrite dt {ref.name} -n {ref.namespace} {APPROVE_ANNOTATION}={digest}"
     given = seen.draft.approve
-    other = f" The annotation approves {short(given, 24)}, another one." if given else ""
-    count = replicas_of(workload.deployment)
+    other = f" (the annotation approves {short(given, 24)}, another one)" if given else ""
+    count = workload.desired
     restarts = "1 restart of 1 replica" if count == 1 else f"1 restart for each of {count} replicas"
-    what = f"{_what(files)} waits for approval: {_gain(files)}{restarts}{f' ({why})' if why else ''}; nothing is changed.{other}"
+    what = f"{_what(files)} waits for approval{other}: {_gain(files)}{restarts}{f' ({why})' if why else ''}. Nothing is changed."
     return Stage(RolledOut.AWAITING_APPROVAL, f"{clipped(what, max(40, LONGEST_MESSAGE - 1 - len(step)))} {step}")
 
 

@@ -1,6 +1,7 @@
 """The guard before a roll-out: whether replicas may be replaced now. Nothing has been touched while it says no.
 
-Each answer waits for something outside and is looked at anew every time; the order is from what others do to what the target costs.
+Each answer waits for something outside and is looked at anew every time. Who waits for anything but its turn has no place in the
+queue, so that nobody waits behind it.
 """
 
 from __future__ import annotations
@@ -29,30 +30,36 @@ class Held:
 
 def judge_guard(seen: Observation, spec: DraftTableSpec, workload: Workload, target: Target) -> Held | None:
     """None: it may begin."""
-    around, name = seen.around, short(target.name)
+    queued = _queued(seen)  # first, for one that rolls out now may hold the very GPU that is missing
+    if queued is not None:
+        return queued
+    around, name = seen.around, workload.called
     if around.scaling is not None:
-        return _held(RolledOut.SCALING, f"Of {name}: {around.scaling}. The roll-out waits until that is over; nothing is changed. Wait.")
-    strategy = strategy_of(workload.deployment)
+        return _held(RolledOut.SCALING, f"{name}: {around.scaling}. The roll-out waits until that is over; nothing is changed. Wait.")
+    strategy = strategy_of(workload.body)
     tight = next((b for b in around.budgets if b.allowed < strategy.unavailable), None)
     if tight is not None and target.replicas > 0:
         return _held(
             RolledOut.DISRUPTION_BUDGET,
-            f"The update strategy of {name} stops {strategy.unavailable} of {target.replicas} replicas at a time, and PodDisruptionBudget "
-            f"{short(tight.name)} allows {tight.allowed} now. Nothing is changed. Wait, set maxUnavailable to 0 in the strategy, or change the budget.",
+            f"The strategy of {name} stops {strategy.unavailable} of {target.replicas} replicas at a time, and PodDisruptionBudget "
+            f"{short(tight.name)} allows {tight.allowed} now. Nothing is changed. Wait, or set maxUnavailable to 0 in the strategy, or "
+            "change the budget.",
         )
-    needs_gpu = spec.rollout.guard.free_gpus == "Require" and strategy.surge > 0 and strategy.unavailable == 0 and target.replicas > 0
-    if needs_gpu and around.room is not None and around.room < min(strategy.surge, target.replicas):
-        return _held(RolledOut.ROLL_OUT_NEEDS_GPU, _no_room(seen, target, min(strategy.surge, target.replicas)))
-    return _queued(seen)
+    # Where a replica may be missing meanwhile, its GPU is the next one's: then nothing can wait for ever.
+    surge = min(strategy.surge, target.replicas) if strategy.unavailable == 0 else 0
+    if spec.rollout.guard.free_gpus == "Require" and around.room is not None and around.room < surge:
+        return _held(RolledOut.ROLL_OUT_NEEDS_GPU, _no_room(seen, workload, target, surge))
+    return None
 
 
-def _no_room(seen: Observation, target: Target, surge: int) -> str:
+def _no_room(seen: Observation, workload: Workload, target: Target, surge: int) -> str:
     pool = seen.pool
     product = pool.product.name if pool is not None and pool.product.name else "GPU"
-    pods = "a new replica starts before an old one ends" if surge == 1 else f"{surge} new replicas start before old ones end"
+    pods = "a new replica" if surge == 1 else f"{surge} new replicas"
     return (
-        f"By the strategy of {short(target.name)} {pods}, and {seen.around.room} with {target.gpu_request} {product} each find room now. Nothing is changed. "
-        "Free a GPU, or set the strategy to maxSurge 0, maxUnavailable 1. Where nodes are added on demand set spec.rollout.guard.freeGPUs to Ignore."
+        f"{workload.called} starts {pods} before old ones end, and {seen.around.room} with {target.gpu_request} {product} fit now. "
+        "Nothing is changed. Free a GPU, or set its strategy to maxSurge 0, maxUnavailable 1. Where nodes come on demand set "
+        "spec.rollout.guard.freeGPUs to Ignore."
     )
 
 
@@ -68,7 +75,8 @@ def _queued(seen: Observation) -> Held | None:
     whom = f"the roll-out of {short(others.running.name)}" if others.running is not None else f"{short(ahead[0].ref.name)}, which is first"
     place = f"{ordinal(len(ahead) + 1)} of {len(others.waiting) + 1}"
     stage = Stage(
-        RolledOut.QUEUED, f"Waits for {whom}; {place}. One roll-out at a time in a namespace. Nothing is changed. Wait: it starts by itself."
+        RolledOut.QUEUED,
+        f"Waits for {whom}; {place}. One roll-out at a time in a namespace. Nothing is changed. Wait: it starts by itself.",
     )
     return Held(stage, RolloutQueue(since=to_time(since), seen_at=to_time(_said(before, seen.now)), place=place))
 

@@ -14,15 +14,20 @@ from datetime import timedelta
 
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
 from tabletune_operator.crd import LONGEST_TEXT
-from tabletune_operator.decide.approval import APPROVE_ANNOTATION
 from tabletune_operator.decide.stage import Stage
+from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Observation, Workload
-from tabletune_operator.owners import Owner, Writer
+from tabletune_operator.owners import Owner
+from tabletune_operator.rollout import APPROVE_ANNOTATION
 from tabletune_operator.status import PutBack, RolloutStatus
 from tabletune_operator.times import clock, parse_time, to_time
 
 TWICE_WITHIN = timedelta(minutes=10)
 MOST_REMEMBERED = 4
+
+
+FOUGHT = " (keeps it)"
+"""Ends `status.rollout.owner` when that owner puts our fields back by itself."""
 
 
 def is_settled(known: RolloutStatus, request: str, *, owner: Owner | None, approved: str | None, reprofile: str | None) -> bool:
@@ -35,17 +40,17 @@ def is_settled(known: RolloutStatus, request: str, *, owner: Owner | None, appro
         approved: digest that the annotation approves now, if it is this table's.
         reprofile: the wish for a measurement that was answered last.
     """
-    asked = (approved is not None and approved != known.approved) or (reprofile is not None and reprofile != known.reprofile)
     freed = known.owner is not None and known.owner.endswith(FOUGHT) and (owner is None or not owner.fights)
-    if asked or freed:
+    if freed or is_asked(known, approved=approved, reprofile=reprofile):
         return True
     if is_fought(known):
         return (known.digest or "").partition("-")[0] != request.partition("-")[0]
     return known.digest != request
 
 
-FOUGHT = " (keeps it)"
-"""Ends `status.rollout.owner` when that owner puts our fields back by itself."""
+def is_asked(known: RolloutStatus, *, approved: str | None, reprofile: str | None) -> bool:
+    """Whether a person asks by annotation for one more try than `known`."""
+    return (approved is not None and approved != known.approved) or (reprofile is not None and reprofile != known.reprofile)
 
 
 def owner_text(owner: Owner | None) -> str | None:
@@ -77,7 +82,7 @@ def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner:
     """What to say; `known` holds the put-back."""
     entries = known.put_backs or ()
     at = clock(parse_time(entries[-1].at)) if entries else clock(seen.now)
-    name, by = short(workload.deployment["metadata"]["name"]), _by(entries[-1].by if entries else None, owner)
+    name, by = workload.called, _by(entries[-1].by if entries else None, owner)
     if is_fought(known):
         first = clock(parse_time(entries[-2].at))
         what = f"{by} put the old setting of {name} back twice ({first}, {at}); we stopped. Left as it is. "
@@ -87,30 +92,44 @@ def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner:
         )
         return Stage(RolledOut.MANAGED_ELSEWHERE, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
     what = f"{by} put the old setting of {name} back after our roll-out ({at}). Left as it is. "
-    cure = f"Commit ours there, or set spec.rollout.mode to Recommend; or try again: kubectl rollout restart deploy/{name}"
+    cure = f"Commit ours there, or set spec.rollout.mode to Recommend; or try again: kubectl rollout restart {kubectl_name(workload.body)}"
     return Stage(RolledOut.PUT_BACK, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
 
 
 def _by(manager: str | None, owner: Owner | None) -> str:
     if owner is not None:
         return f"{short(owner.name, 60)} ({short(manager, 40)})" if manager else short(owner.name, 60)
-    return short(manager, 40) if manager else "Another writer (GitOps, Helm)"
+    return short(manager, 40) if manager else "Another writer (GitOps, Helm), or a roll-back that was cut short,"
 
 
 def refuse(owner: Owner, workload: Workload) -> Stage:
     """Before anything was written: who keeps the target would put it back."""
-    name = short(workload.deployment["metadata"]["name"])
+    name = workload.called
     cure = f"Set spec.rollout.mode to Recommend and commit the setting there; or {short(owner.cure, 120)}."
     what = f"{short(owner.name, 90)} keeps {name} and would put our fields back, so nothing was changed. "
     return Stage(RolledOut.MANAGED_ELSEWHERE, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
 
 
-def drifted(workload: Workload, found: str, writer: Writer | None) -> Stage:
+def drifted(workload: Workload, found: str) -> Stage:
     """Another value than ours and than the one before: somebody's decision, which stays."""
-    name = short(workload.deployment["metadata"]["name"])
-    who = "somebody else" if writer is None else f"{short(writer.manager, 40)}{f' at {clock(writer.at)}' if writer.at else ''}"
     return Stage(
         RolledOut.DRIFTED,
-        f"{name} was edited by {who}: {clipped(found, 80)} instead of ours. Left as it is. To keep it set "
+        f"{workload.called} was edited by {_editor(workload)}: {clipped(found, 80)} instead of ours. Left as it is. To keep it set "
         "spec.rollout.mode to Recommend; to take it back write the value of speculative-config.json into it.",
     )
+
+
+def removed(workload: Workload) -> Stage:
+    """Our speculative config is there, and another field of ours is not."""
+    return Stage(
+        RolledOut.DRIFTED,
+        f"Fields of ours in {workload.called} were changed or removed by {_editor(workload)}. Left as it is. To have them back "
+        "set spec.rollout.mode to Recommend, then to Patch again; or delete this DraftTable.",
+    )
+
+
+def _editor(workload: Workload) -> str:
+    writer = workload.writer
+    if writer is None:
+        return "somebody else"
+    return f"{short(writer.manager, 40)} at {clock(writer.at)}" if writer.at is not None else short(writer.manager, 40)

@@ -104,5 +104,3 @@ def _tells(state: SidecarState, files: Files) -> bool:
 def worse(found: str) -> str:
     """The message where nothing is changed for it."""
     return f"{clipped(found, 180)}. Serving goes on. To go back delete this DraftTable, or set spec.rollout.guard.afterRollout to RollBack."
-
-

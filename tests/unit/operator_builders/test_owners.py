@@ -125,8 +125,12 @@ def test_the_writer_is_the_last_one_when_nobody_owns_the_arguments() -> None:
     assert found.manager == "kubectl-edit"
 
 
+def test_what_we_gave_back_ourselves_is_nobodys() -> None:
+    restored = entry("tabletune.io", "2026-11-30T14:40:00Z", container="modelserver", operation="Update")
+    given = body({}, {}, entry("helm", "2026-11-30T14:20:00Z"), restored)
+    assert find_writer(given, "modelserver") is None
+
+
 def test_our_own_writes_are_nobody_elses() -> None:
     assert find_writer(body({}, {}, entry("tabletune.io", container="modelserver")), "modelserver") is None
     assert find_writer({"kind": "Deployment", "metadata": {"name": "decode"}}, "modelserver") is None
-
-

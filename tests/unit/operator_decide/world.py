@@ -221,7 +221,8 @@ class World:
         annotations = target["metadata"].setdefault("annotations", {})
         revision = str(int(annotations.get("deployment.kubernetes.io/revision", "0")) + 1)
         annotations["deployment.kubernetes.io/revision"] = revision
-        target["status"] = {"observedGeneration": target["metadata"]["generation"]}
+        generation, wanted = target["metadata"]["generation"], target["spec"]["replicas"]
+        target["status"] = {"observedGeneration": generation, "replicas": wanted, "updatedReplicas": wanted}
         replica_set = {
             "kind": "ReplicaSet",
             "metadata": {
@@ -237,10 +238,12 @@ class World:
             self.add_pod(f"{name}-{revision}-{at}", target["spec"]["template"], f"uid-{name}-{revision}", ready=ready)
         if ready:
             self.remove_old_pods(name)
+        target["status"]["replicas"] = len(self.pods(name))
 
     def remove_old_pods(self, target: str = "decode") -> None:
         for pod in self.pods(target, current=False):
             del self.objects["Pod", pod["metadata"]["name"]]
+        self.get("Deployment", target)["status"]["replicas"] = len(self.pods(target))
 
     def add_pod(self, name: str, template: Body, owner: str, *, ready: bool, labels: Body | None = None) -> Body:
         self._serial += 1

@@ -1,0 +1,2 @@
+def kubectl_name(workload):
+    return f"deploy/{workload['metadata']['name']}"
