@@ -1,2 +1,0 @@
-def kubectl_name(workload):
-    return f"deploy/{workload['metadata']['name']}"
