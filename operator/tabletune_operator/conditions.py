@@ -127,6 +127,7 @@ class RolledOut:
     SCALING = Reason("RolledOut", "False", "ScalingUnderWay", Outlook.WAITING, "Waiting")
     DISRUPTION_BUDGET = Reason("RolledOut", "False", "DisruptionBudget", Outlook.WAITING, "Waiting")
     ROLL_OUT_NEEDS_GPU = Reason("RolledOut", "False", "RolloutNeedsGPU", Outlook.WAITING, "RollingOut")
+    HELD_BACK = Reason("RolledOut", "False", "HeldBack", Outlook.HUMAN, "RollingOut")
     PROVING = Reason("RolledOut", "False", "Proving", Outlook.WORKING, "RollingOut")
     ROLLED_BACK = Reason("RolledOut", "False", "RolledBack", Outlook.HUMAN, "RolledBack")
     WORSE = Reason("RolledOut", "False", "WorseThanBefore", Outlook.HUMAN, "Blocked")

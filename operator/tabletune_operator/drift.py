@@ -12,25 +12,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune_operator.kinds import template_of, with_template
 from tabletune_operator.restore import RECORD_ANNOTATION, container_of, is_intact, read_record
 from tabletune_operator.rollout import Rollout
 
 Body = Mapping[str, Any]
 
 
-def is_in_place(deployment: Body, rollout: Rollout) -> bool:
+def is_in_place(workload: Body, rollout: Rollout) -> bool:
     """Does the pod template hold everything that this roll-out would write? Raises RecordError."""
-    annotations = {**(deployment["metadata"].get("annotations") or {}), RECORD_ANNOTATION: rollout.record}
-    return is_intact({**deployment, "metadata": {**deployment["metadata"], "annotations": annotations}})
+    annotations = {**(workload["metadata"].get("annotations") or {}), RECORD_ANNOTATION: rollout.record}
+    return is_intact({**workload, "metadata": {**workload["metadata"], "annotations": annotations}})
 
 
-def foreign_speculation(deployment: Body) -> str | None:
+def foreign_speculation(workload: Body) -> str | None:
     """What somebody else wrote in place of our speculative config, for a message; None: ours is there. Raises RecordError."""
-    record = read_record(deployment)
+    record = read_record(workload)
     if record is None:
         return None
     applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
-    live = next((c for c in deployment["spec"]["template"]["spec"]["containers"] if c["name"] == record.container), None)
+    live = next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
     if live is None:
         return None  # parse_target says that the container is gone
     try:
@@ -42,10 +43,10 @@ def foreign_speculation(deployment: Body) -> str | None:
     return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
 
 
-def is_put_back(deployment: Body) -> bool:
+def is_put_back(workload: Body) -> bool:
     """Did somebody write the speculative config that was there before us over ours? Raises RecordError."""
-    record = read_record(deployment)
-    live = None if record is None else _container(deployment["spec"]["template"], record.container)
+    record = read_record(workload)
+    live = None if record is None else _container(template_of(workload), record.container)
     if record is None or live is None:
         return False
     try:
@@ -56,9 +57,9 @@ def is_put_back(deployment: Body) -> bool:
         return False
 
 
-def launched_speculation(deployment: Body) -> dict[str, Any] | None:
+def launched_speculation(workload: Body) -> dict[str, Any] | None:
     """The speculative config that we rolled out; None: nothing, or speculation off. Raises RecordError."""
-    record = read_record(deployment)
+    record = read_record(workload)
     if record is None:
         return None
     try:
@@ -71,20 +72,20 @@ def _container(template: Body, name: str) -> Body | None:
     return next((c for c in template["spec"]["containers"] if c["name"] == name), None)
 
 
-def as_applied(deployment: Body) -> Body:
-    """The Deployment with the engine's command and args as we applied them: what it would be without the others' edit of them.
+def as_applied(workload: Body) -> Body:
+    """The workload with the engine's command and args as we applied them: what it would be without the others' edit of them.
 
     Raises RecordError.
     """
-    record = read_record(deployment)
+    record = read_record(workload)
     if record is None:
-        return deployment
-    undone = copy.deepcopy(dict(deployment))
+        return workload
+    undone = copy.deepcopy(dict(template_of(workload)))
     applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
-    for container in undone["spec"]["template"]["spec"]["containers"]:
+    for container in undone["spec"]["containers"]:
         if container["name"] == record.container:
             container.update({field: applied[field] for field in ("command", "args") if field in applied})
-    return undone
+    return with_template(workload, undone)
 
 
 def _speculation(container: Body) -> dict[str, Any] | None:

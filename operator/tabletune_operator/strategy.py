@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Any
 
-from tabletune_operator.loan import replicas_of
-
 Body = Mapping[str, Any]
 
 
@@ -22,7 +20,8 @@ class Strategy:
 
 def strategy_of(body: Body) -> Strategy:
     """As the controller of its kind rounds: a surge up, a Deployment's unavailable ones down, a StatefulSet's up."""
-    spec, replicas = body["spec"], replicas_of(body)
+    spec = body["spec"]
+    replicas = int(spec.get("replicas", 1))
     match body.get("kind"):
         case "StatefulSet":
             update = spec.get("updateStrategy") or {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tabletune_operator.keepers import scales, selects
-from tabletune_operator.loan import replicas_of
+from tabletune_operator.kinds import replicas_of
 from tabletune_operator.nodes import free_by_node
 from tabletune_operator.observation import Budget
 

@@ -41,10 +41,11 @@ MOST_CRASHES = 2
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """`found`: what is worse, with value and limit, in words; `since` as the status is to hold it; `certain`: for long enough."""
+    """`found`: what is worse, with value and limit, in words; `pod`: one that shows it; `certain`: for long enough."""
 
     found: str | None = None
-    since: str | None = None
+    pod: str = ""
+    since: str | None = None  # as the status is to hold it
     certain: bool = False
 
 
@@ -59,13 +60,13 @@ def judge_regression(seen: Observation, files: Files | None, current: Sequence[R
     if crashing and 2 * len(crashing) >= len(current):
         pod = crashing[0].pod
         what = f"{len(crashing)} of {len(current)} new replicas crash: {short(pod.name)}, {pod.out_of_memory or pod.crash}"
-        return Regression(what, known.worse_since or to_time(seen.now), certain=True)
+        return Regression(what, pod.name, known.worse_since or to_time(seen.now), certain=True)
     found = _lost_goodput(files, current) if files is not None else None
     if found is None:
         return FINE
     since = parse_time(known.worse_since) if known.worse_since is not None else seen.now
     told = f"{found}, since {clock(since)}"
-    return Regression(told, to_time(since), certain=seen.now - since >= SURE_AFTER)
+    return Regression(told, since=to_time(since), certain=seen.now - since >= SURE_AFTER)
 
 
 def _lost_goodput(files: Files, current: Sequence[Replica]) -> str | None:

@@ -45,6 +45,14 @@ class RollingOut:
     status: RolloutStatus | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """A new replica that will not come up, or that shows what became worse; `pod` is empty where none does."""
+
+    pod: str
+    why: str
+
+
 def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
     """`wanted` and `files` are None while an earlier stage has no answer: what is rolled out then stays, and is watched."""
     rolling, owner = _judge(seen, wanted, files), None if seen.workload is None else owner_text(seen.workload.managed_by)
@@ -72,9 +80,8 @@ def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> Rol
     if workload.foreign is not None and not workload.put_back:
         return RollingOut(drifted(workload, workload.foreign), remembered)
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
-        return RollingOut(
-            Stage(RolledOut.SPECULATION_REMOVED, f"{workload.called} runs without --speculative-config already. Nothing to do."), None
-        )
+        stage = Stage(RolledOut.SPECULATION_REMOVED, f"{wanted.target.called} runs without --speculative-config already. Nothing to do.")
+        return RollingOut(stage, None)
     runner = files.profile.engine.get("runner")
     running = workload.launched if ours else None
     try:
@@ -127,7 +134,7 @@ def _request(rollout: Rollout, target: Target) -> str:
 def _give_back(workload: Workload, why: str) -> Stage:
     return Stage(
         RolledOut.GIVING_BACK,
-        f"{why}: {workload.called} gets back what it had before (1 restart per replica). Nothing to do.",
+        f"{why}: {workload.called} gets back what it had before: {workload.kind.replacing(workload.body)}",
         (RestoreTarget(restore(workload.body)),),
     )
 
@@ -173,7 +180,7 @@ def _next_step(
     because = f" ({why})" if why else ""
     stage = Stage(
         RolledOut.ROLLING_OUT,
-        f"{workload.called} gets the new setting{because}: 1 restart per replica, by its own update strategy. Nothing to do.",
+        f"{workload.called} gets the new setting{because}: {workload.kind.replacing(workload.body)}",
         (ApplyRollout(rollout.apply),),
     )
     return RollingOut(stage, _started(seen, workload, files, request))
@@ -224,7 +231,7 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, 
         return RollingOut(stage, status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
-    failing = next(filter(None, (_why_failing(seen, workload, r) for r in current)), None)
+    failing = next((_Failing(r.pod.name, why) for r in current if (why := _why_failing(seen, workload, r)) is not None), None)
     if failing is not None and not completed:
         return RollingOut(
             Stage(
@@ -238,7 +245,7 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, 
     if status is not None:
         status = status.model_copy(update={"worse_since": regression.since})
     if regression.certain and regression.found is not None:
-        return RollingOut(_worse(seen, workload, regression.found), status)
+        return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found)), status)
     refusing = _refusing(current)
     if refusing is not None:
         return RollingOut(refusing, status)
@@ -248,17 +255,18 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, 
     return RollingOut(stage, status)
 
 
-def _worse(seen: Observation, workload: Workload, found: str) -> Stage:
+def _worse(seen: Observation, workload: Workload, found: _Failing) -> Stage:
     spec = seen.draft.spec
     if isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report":
-        return Stage(RolledOut.WORSE, worse(found))
+        return Stage(RolledOut.WORSE, worse(found.why))
     return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), (RestoreTarget(restore(workload.body)),))
 
 
-def _rolled_back(seen: Observation, workload: Workload, failing: str) -> str:
+def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:
     step = f"Old setting of {workload.called} restored at {clock(seen.now)}. Not tried again until spec or target changes."
-    step += f" To try now: kubectl rollout restart {kubectl_name(workload.body)}"
-    return f"{clipped(failing, 298 - len(step))}. {step}"
+    stuck = workload.kind.stuck(workload.body, failing.pod) if failing.pod else None
+    step += f" To have it replaced: {stuck}" if stuck else f" To try now: kubectl rollout restart {kubectl_name(workload.body)}"
+    return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
 
 def _why_failing(seen: Observation, workload: Workload, replica: Replica) -> str | None:
@@ -305,7 +313,7 @@ def _refusing(current: list[Replica]) -> Stage | None:
 
 
 def _proof(  # noqa: PLR0911 - by case
-    seen: Observation, workload: Workload, current: list[Replica], failing: str | None, files: Files | None, *, completed: bool
+    seen: Observation, workload: Workload, current: list[Replica], failing: _Failing | None, files: Files | None, *, completed: bool
 ) -> Stage:
     desired = workload.desired
     old = [r for r in workload.replicas if not r.pod.current and not r.pod.terminating and not r.pod.finished]
@@ -324,6 +332,9 @@ def _proof(  # noqa: PLR0911 - by case
     waiting = next((r for r in starting if r.pod.waits_for_gpu), None)
     if waiting is not None:
         return _needs_gpu(seen, workload, waiting)
+    held = workload.kind.held_back(workload.body, [r.pod.name for r in old]) if not starting else None
+    if held is not None:
+        return Stage(RolledOut.HELD_BACK, f"{counts} run the new setting. {held} Nothing is forced.")
     if starting or old or len(ready) < desired:
         return _still_rolling(workload, starting, counts, failing, tracked=tracked)
     if desired == 0:
@@ -353,19 +364,20 @@ def _needs_gpu(seen: Observation, workload: Workload, waiting: Replica) -> Stage
     pool = seen.pool
     in_use = f" ({pool.total} of {pool.total} {pool.product.name} in use)" if pool is not None and not pool.free else ""
     until = clock(waiting.pod.created + timedelta(seconds=_deadline_seconds(workload)))
+    slower = ", or set the target's strategy to maxSurge 0 and maxUnavailable 1" if workload.kind.surges else ""
     return Stage(
         RolledOut.ROLL_OUT_NEEDS_GPU,
-        f"New replica {short(waiting.pod.name)} waits for a GPU{in_use}; old replicas serve. Free one, or set the target's "
-        f"strategy to maxSurge 0 and maxUnavailable 1. At {until} the old setting is put back.",
+        f"New replica {short(waiting.pod.name)} waits for a GPU{in_use}; old replicas serve. Free one{slower}. "
+        f"At {until} the old setting is put back.",
     )
 
 
-def _still_rolling(workload: Workload, starting: list[Replica], counts: str, failing: str | None, *, tracked: bool) -> Stage:
+def _still_rolling(workload: Workload, starting: list[Replica], counts: str, failing: _Failing | None, *, tracked: bool) -> Stage:
     done = "run the new setting and proved it" if tracked else "run the new setting"
     if failing is not None:
         return Stage(
             RolledOut.ROLLING_OUT,
-            f"{counts} {done}. {clipped(failing, 150)}. This came after our roll-out, so nothing is put back. See kubectl describe pod.",
+            f"{counts} {done}. {clipped(failing.why, 150)}. It came after our roll-out, so nothing is put back. See kubectl describe pod.",
         )
     if starting:
         until = clock(starting[0].pod.created + timedelta(seconds=_deadline_seconds(workload)))
