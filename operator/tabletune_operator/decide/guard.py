@@ -39,11 +39,12 @@ def judge_guard(seen: Observation, spec: DraftTableSpec, workload: Workload, tar
     strategy = strategy_of(workload.body)
     tight = next((b for b in around.budgets if b.allowed < strategy.unavailable), None)
     if tight is not None and target.replicas > 0:
+        cure = "Wait, or change the budget"
+        cure += " or the strategy (maxUnavailable 0)." if workload.kind.surges else "."
         return _held(
             RolledOut.DISRUPTION_BUDGET,
             f"The strategy of {name} stops {strategy.unavailable} of {target.replicas} replicas at a time, and PodDisruptionBudget "
-            f"{short(tight.name)} allows {tight.allowed} now. Nothing is changed. Wait, or set maxUnavailable to 0 in the strategy, or "
-            "change the budget.",
+            f"{short(tight.name)} allows {tight.allowed} now. Nothing is changed. {cure}",
         )
     # Where a replica may be missing meanwhile, its GPU is the next one's: then nothing can wait for ever.
     surge = min(strategy.surge, target.replicas) if strategy.unavailable == 0 else 0

@@ -257,7 +257,8 @@ class World:
         target = self.get("StatefulSet", name)
         strategy = target["spec"].get("updateStrategy") or {}
         revision = f"{name}-{template_digest(target['spec']['template'])[:10]}"
-        target["status"] = {"observedGeneration": target["metadata"]["generation"], "updateRevision": revision}
+        generation, wanted = target["metadata"]["generation"], target["spec"]["replicas"]
+        target["status"] = {"observedGeneration": generation, "updateRevision": revision, "replicas": wanted}
         kept = strategy.get("rollingUpdate", {}).get("partition", 0) if strategy.get("type") != "OnDelete" else target["spec"]["replicas"]
         for at in range(target["spec"]["replicas"]):
             there = self.objects.get(("Pod", f"{name}-{at}"))
