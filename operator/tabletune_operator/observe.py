@@ -223,8 +223,8 @@ class Observer:
         own_nodes = {r.pod.node for r in workload.replicas if r.pod.node is not None}
         products = {product_of(node) for node in seen.nodes if node["metadata"]["name"] in own_nodes}
         own = tuple(node for node in own if product_of(node) in products)
-        # In single namespaces other tenants' pods are not seen, so nobody knows what is free: the scheduler's word decides.
-        room = find_room(own, used_by, target.gpu_resource, target.gpu_request) if own_nodes and seen.pods is not None else None
+        # In single namespaces other tenants' pods are not seen: then it is the most that there can be, and the scheduler's word decides.
+        room = find_room(own, used_by, target.gpu_resource, target.gpu_request) if own_nodes else None
         if chosen is not None:
             products |= {product_of(node) for node in fits}
         else:
