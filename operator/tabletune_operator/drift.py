@@ -13,6 +13,7 @@ from typing import Any
 
 from tabletune.argv import ArgvError, fold_speculative_config
 from tabletune_operator.kinds import template_of, with_template
+from tabletune_operator.owners import ARGUMENTS
 from tabletune_operator.restore import RECORD_ANNOTATION, container_of, is_intact, read_record
 from tabletune_operator.rollout import Rollout
 
@@ -51,7 +52,7 @@ def is_put_back(workload: Body) -> bool:
         return False
     try:
         theirs = _speculation(live)
-        before = fold_speculative_config([*(record.command or ()), *(record.args or ())]).config
+        before = _speculation({"command": record.command, "args": record.args})
         return theirs == before != _speculation(container_of(record.applied, record.container))
     except ArgvError:
         return False
@@ -66,6 +67,15 @@ def launched_speculation(workload: Body) -> dict[str, Any] | None:
         return _speculation(container_of(record.applied, record.container))
     except ArgvError:
         return None
+
+
+def written_arguments(workload: Body) -> tuple[str, ...]:
+    """Which of `args` and `command` we write there; both where nothing is rolled out. Raises RecordError."""
+    record = read_record(workload)
+    if record is None:
+        return ARGUMENTS
+    applied = container_of(record.applied, record.container)
+    return tuple(field for field in ARGUMENTS if field in applied)
 
 
 def _container(template: Body, name: str) -> Body | None:

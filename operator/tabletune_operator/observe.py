@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.conditions import clipped, parse_conditions
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
-from tabletune_operator.drift import as_applied, foreign_speculation, is_put_back, launched_speculation
+from tabletune_operator.drift import as_applied, foreign_speculation, is_put_back, launched_speculation, written_arguments
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
@@ -39,7 +39,7 @@ from tabletune_operator.observation import (
     Surroundings,
     Workload,
 )
-from tabletune_operator.owners import find_owner, find_writer
+from tabletune_operator.owners import ARGUMENTS, find_owner, find_writer
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
 from tabletune_operator.podstate import parse_pod
 from tabletune_operator.pool_queue import read_queue
@@ -151,7 +151,9 @@ class Observer:
         foreign: str | None = None
         launched: Body | None = None
         put_back = False
+        arguments: Sequence[str] = ARGUMENTS
         try:
+            arguments = written_arguments(body)
             foreign, put_back, launched = foreign_speculation(body), is_put_back(body), launched_speculation(body)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
             edited = foreign is not None and not put_back
@@ -175,7 +177,7 @@ class Observer:
             put_back=put_back,
             launched=launched,
             managed_by=find_owner(body),
-            writer=find_writer(body, engine),
+            writer=find_writer(body, engine, arguments),
             revised=kind_of(body).is_seen(body),
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )

@@ -6,7 +6,7 @@ user's manifest again and again puts ours back, however it merges. Such an owner
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,9 @@ FLUX_RECONCILE, FLUX_APPLY = "kustomize.toolkit.fluxcd.io/reconcile", "kustomize
 FLUX_HELM_NAME, FLUX_HELM_NAMESPACE = "helm.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/namespace"
 FLUX_HELM_DRIFT = "helm.toolkit.fluxcd.io/driftDetection"
 HELM_RELEASE, HELM_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
+
+ARGUMENTS = ("args", "command")
+"""Fields of a container that hold the engine's arguments."""
 
 _LEAVES_ALONE = frozenset({"ignore", "ifnotpresent"})
 """Policies of Flux that never write an object that is there. Not Merge: it keeps fields that the manifest lacks, and `args` is in it."""
@@ -103,33 +106,43 @@ def _path(values: Mapping[str, str], namespace: str, name: str) -> str:
     return f"{values[namespace]}/{values[name]}" if namespace in values else values[name]
 
 
-def find_writer(body: Body, container: str) -> Writer | None:
-    """Who owns the arguments of this container, if that is not us. Where they are as we applied them: who wrote the spec last.
+def find_writer(body: Body, container: str, fields: Sequence[str] = ARGUMENTS) -> Writer | None:
+    """Who else owns the arguments of this container. Where they are as we applied them: who else wrote the spec last.
 
     None: nobody but us, which is also so where we gave the old ones back ourselves (by an update of the whole object).
+
+    Args:
+        fields: those of `ARGUMENTS` that we write in this target; each has an owner of its own.
     """
     entries = tuple(_entries(body))
     others = [entry for entry in entries if entry.get("manager") != FIELD_MANAGER]
-    writing = [entry for entry in others if _owns_arguments(entry.get("fieldsV1") or {}, container)]
-    if not writing:
-        ours = (entry for entry in entries if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update")
-        if any(_owns_arguments(entry.get("fieldsV1") or {}, container) for entry in ours):
+    for field in fields:
+        owning = [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, container, field)]
+        theirs = [entry for entry in owning if entry.get("manager") != FIELD_MANAGER]
+        if theirs:
+            return _last(theirs)
+        if any(entry.get("operation") == "Update" for entry in owning):
             return None
-        writing = [entry for entry in others if "f:spec" in (entry.get("fieldsV1") or {})]
-    if not writing:
+        if owning:
+            break
+    return _last([entry for entry in others if "f:spec" in (entry.get("fieldsV1") or {})])
+
+
+def _last(entries: Sequence[Body]) -> Writer | None:
+    if not entries:
         return None
-    last = max(writing, key=lambda entry: str(entry.get("time", "")))
+    last = max(entries, key=lambda entry: str(entry.get("time", "")))
     return Writer(last.get("manager") or "an unnamed writer", parse_time(last["time"]) if "time" in last else None)
 
 
-def _owns_arguments(fields: Body, container: str) -> bool:
+def _owns(fields: Body, container: str, field: str) -> bool:
     """Wherever the pod template lies in this kind of object."""
     for key, value in fields.items():
         if not isinstance(value, Mapping):
             continue
-        if key == f'k:{{"name":"{container}"}}' and ("f:args" in value or "f:command" in value):
+        if key == f'k:{{"name":"{container}"}}' and f"f:{field}" in value:
             return True
-        if _owns_arguments(value, container):
+        if _owns(value, container, field):
             return True
     return False
 

@@ -16,11 +16,13 @@ HELM = {"meta.helm.sh/release-name": "chat", "meta.helm.sh/release-namespace": "
 BY_HELM = {"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/instance": "chat"}
 
 
-def entry(manager: str, at: str = "2026-11-30T14:00:00Z", *, container: str | None = None, **more: Any) -> dict[str, Any]:
-    """One of managedFields; `container`: whose args it owns."""
+def entry(
+    manager: str, at: str = "2026-11-30T14:00:00Z", *, container: str | None = None, field: str = "args", **more: Any
+) -> dict[str, Any]:
+    """One of managedFields; `container`: whose args (or other field) it owns."""
     pod: dict[str, Any] = {"f:replicas": {}}
     if container is not None:
-        owned = {f'k:{{"name":"{container}"}}': {".": {}, "f:args": {}, "f:name": {}}}
+        owned = {f'k:{{"name":"{container}"}}': {".": {}, f"f:{field}": {}, "f:name": {}}}
         pod = {"f:template": {"f:spec": {"f:containers": owned}}}
     return {"manager": manager, "operation": "Apply", "time": at, "fieldsV1": {"f:spec": pod}, **more}
 
@@ -123,6 +125,19 @@ def test_the_writer_is_the_last_one_when_nobody_owns_the_arguments() -> None:
     found = find_writer(given, "modelserver")
     assert found is not None
     assert found.manager == "kubectl-edit"
+
+
+def test_each_field_has_an_owner_of_its_own() -> None:
+    """An apply that has both keeps `command` where we took `args` alone."""
+    both = entry("argocd-controller", "2026-11-30T14:00:00Z", container="modelserver", field="command")
+    given = body({}, {}, both, entry("kubectl-edit", "2026-11-30T14:20:00Z", container="modelserver"))
+    for fields in (("args",), ("args", "command")):
+        found = find_writer(given, "modelserver", fields)
+        assert found is not None
+        assert found.manager == "kubectl-edit"
+    found = find_writer(given, "modelserver", ("command",))
+    assert found is not None
+    assert found.manager == "argocd-controller"
 
 
 def test_what_we_gave_back_ourselves_is_nobodys() -> None:
