@@ -85,9 +85,9 @@ def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner:
     name, by = workload.called, _by(entries[-1].by if entries else None, owner)
     if is_fought(known):
         first = clock(parse_time(entries[-2].at))
-        what = f"{by} put the old setting of {name} back twice ({first}, {at}); we stopped. Left as it is. "
+        what = f"{by} put the old setting of {name} back twice ({first}, {at}); we stopped. "
         cure = (
-            "Commit our setting there, or set spec.rollout.mode to Recommend. To try again change spec.rollout, or set annotation "
+            "Commit our setting there, or set spec.rollout.mode to Recommend. To try again set annotation "
             f"{APPROVE_ANNOTATION} to status.table.digest."
         )
         return Stage(RolledOut.MANAGED_ELSEWHERE, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
