@@ -185,7 +185,7 @@ class Observer:
     async def _around(self, draft: Draft) -> _Around:
         """Only where a roll-out or a loan may need it: a namespace can hold many of these."""
         spec = draft.spec
-        if isinstance(spec, Damage) or (spec.profile.placement != "BorrowReplica" and spec.rollout.mode != "Patch"):
+        if isinstance(spec, Damage) or (spec.profile.placement != "BorrowReplica" and spec.rollout.mode == "Recommend"):
             return _Around((), (), ())
         namespace = draft.ref.namespace
         return _Around(

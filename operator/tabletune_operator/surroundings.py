@@ -18,7 +18,8 @@ def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
     for scaler in scalers:
         status = scaler.get("status") or {}
         wanted, present = status.get("desiredReplicas"), status.get("currentReplicas")
-        if wanted is not None and wanted != (present or 0) and scales(scaler, body):
+        # 0 is what stands there before an autoscaler ever got its metrics, and as long as it gets none.
+        if wanted and wanted != (present or 0) and scales(scaler, body):
             return f"{scaler['kind']} {scaler['metadata']['name']} scales it from {present or 0} to {wanted} replicas"
     status, replicas = body.get("status") or {}, replicas_of(body)
     present, updated = status.get("replicas", 0), status.get("updatedReplicas", 0)

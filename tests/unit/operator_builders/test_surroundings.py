@@ -33,6 +33,7 @@ def autoscaler(present: int, wanted: int, name: str = "decode") -> dict[str, Any
         pytest.param(workload(), [autoscaler(2, 2)], None, id="an autoscaler at rest"),
         pytest.param(workload(), [autoscaler(2, 4, name="other")], None, id="another's autoscaler"),
         pytest.param(workload(), [autoscaler(2, 4)], "HorizontalPodAutoscaler hpa scales it from 2 to 4 replicas", id="up"),
+        pytest.param(workload(), [autoscaler(2, 0)], None, id="an autoscaler without metrics"),
         pytest.param(workload(0), [], None, id="scaled to none"),
         pytest.param(workload(3, replicas=2, updatedReplicas=2), [], "it is being scaled from 2 to 3 replicas", id="by hand"),
         pytest.param(workload(2, replicas=3, updatedReplicas=1), [], "an earlier roll-out", id="a roll-out of its own"),
