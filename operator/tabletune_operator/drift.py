@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune_operator.command import CommandError, read_command
 from tabletune_operator.kinds import template_of, with_template
 from tabletune_operator.owners import ARGUMENTS
-from tabletune_operator.restore import RECORD_ANNOTATION, container_of, is_intact, read_record
+from tabletune_operator.restore import RECORD_ANNOTATION, applied_command, container_of, is_intact, original_command, read_record
 from tabletune_operator.rollout import Rollout
 
 Body = Mapping[str, Any]
@@ -31,14 +31,13 @@ def foreign_speculation(workload: Body) -> str | None:
     record = read_record(workload)
     if record is None:
         return None
-    applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
     live = next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
     if live is None:
         return None  # parse_target says that the container is gone
     try:
-        theirs, ours = _speculation(live), _speculation(applied)
-    except ArgvError as error:
-        return str(error)
+        theirs, ours = read_command(live).speculation, read_command(applied_command(live, record)).speculation
+    except CommandError as error:
+        return error.message
     if theirs == ours:
         return None
     return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
@@ -46,26 +45,25 @@ def foreign_speculation(workload: Body) -> str | None:
 
 def is_put_back(workload: Body) -> bool:
     """Did somebody write the speculative config that was there before us over ours? Raises RecordError."""
-    record = read_record(workload)
-    live = None if record is None else _container(template_of(workload), record.container)
+    record, live = read_record(workload), _engine(workload)
     if record is None or live is None:
         return False
     try:
-        theirs = _speculation(live)
-        before = _speculation({"command": record.command, "args": record.args})
-        return theirs == before != _speculation(container_of(record.applied, record.container))
-    except ArgvError:
+        theirs = read_command(live).speculation
+        before = read_command(original_command(live, record)).speculation
+        return theirs == before != read_command(applied_command(live, record)).speculation
+    except CommandError:
         return False
 
 
-def launched_speculation(workload: Body) -> dict[str, Any] | None:
+def launched_speculation(workload: Body) -> Body | None:
     """The speculative config that we rolled out; None: nothing, or speculation off. Raises RecordError."""
-    record = read_record(workload)
-    if record is None:
+    record, live = read_record(workload), _engine(workload)
+    if record is None or live is None:
         return None
     try:
-        return _speculation(container_of(record.applied, record.container))
-    except ArgvError:
+        return read_command(applied_command(live, record)).speculation
+    except CommandError:
         return None
 
 
@@ -78,12 +76,16 @@ def written_arguments(workload: Body) -> tuple[str, ...]:
     return tuple(field for field in ARGUMENTS if field in applied)
 
 
-def _container(template: Body, name: str) -> Body | None:
-    return next((c for c in template["spec"]["containers"] if c["name"] == name), None)
+def _engine(workload: Body) -> Body | None:
+    """The container that the record is of, as it is now."""
+    record = read_record(workload)
+    if record is None:
+        return None
+    return next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
 
 
 def as_applied(workload: Body) -> Body:
-    """The workload with the engine's command and args as we applied them: what it would be without the others' edit of them.
+    """The workload with the engine's command as we applied it: what it would be without the others' edit of them.
 
     Raises RecordError.
     """
@@ -91,12 +93,8 @@ def as_applied(workload: Body) -> Body:
     if record is None:
         return workload
     undone = copy.deepcopy(dict(template_of(workload)))
-    applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
-    for container in undone["spec"]["containers"]:
-        if container["name"] == record.container:
-            container.update({field: applied[field] for field in ("command", "args") if field in applied})
+    undone["spec"]["containers"] = [
+        applied_command(container, record) if container["name"] == record.container else container
+        for container in undone["spec"]["containers"]
+    ]
     return with_template(workload, undone)
-
-
-def _speculation(container: Body) -> dict[str, Any] | None:
-    return fold_speculative_config([*(container.get("command") or ()), *(container.get("args") or ())]).config

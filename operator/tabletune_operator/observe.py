@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from tabletune_operator.drift import as_applied, foreign_speculation, is_put_bac
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
-from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of
+from tabletune_operator.kinds import DEPLOYMENT, KINDS, called, kind_of
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
 from tabletune_operator.observation import (
@@ -51,7 +51,7 @@ from tabletune_operator.rollout_queue import read_rollouts
 from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
 from tabletune_operator.status import DraftTableStatus
 from tabletune_operator.surroundings import find_budgets, find_room, find_scaling
-from tabletune_operator.target import Target, TargetError, parse_target
+from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
 MANAGED_SELECTOR = ",".join(f"{label}={value}" for label, value in MANAGED_BY.items())
@@ -75,6 +75,26 @@ class _Around:
     autoscalers: tuple[Body, ...]
     scaled: tuple[Body, ...]
     budgets: tuple[Body, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """What became of the arguments that we wrote."""
+
+    foreign: str | None = None
+    put_back: bool = False
+    launched: Body | None = None
+    arguments: Sequence[str] = ARGUMENTS
+
+
+def _read_drift(running: Body, *, told: bool) -> _Drift:
+    """`told`: what runs tells of who wrote it. Raises RecordError."""
+    launched, arguments = launched_speculation(running), written_arguments(running)
+    return (
+        _Drift(foreign_speculation(running), is_put_back(running), launched, arguments)
+        if told
+        else _Drift(None, False, launched, arguments)
+    )
 
 
 class Observer:
@@ -139,48 +159,59 @@ class Observer:
         namespace = table["metadata"]["namespace"]
         if kind not in KINDS:
             return None, ()  # of another version's definition; the spec says so
-        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name), self._between(KINDS[kind], namespace))
-        return body, between
+        version = str(table["spec"]["targetRef"].get("apiVersion", KINDS[kind].api_version))
+        lists = asyncio.gather(*(self._cluster.list(each, namespace) for each in KINDS[kind].between))
+        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name, version), lists)
+        return body, tuple(each for found in between for each in found)
 
-    async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
-        return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
-
-    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft, around: _Around) -> Workload:
-        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
-        original: Target | TargetError | Damage
-        foreign: str | None = None
-        launched: Body | None = None
-        put_back = False
-        arguments: Sequence[str] = ARGUMENTS
-        try:
-            arguments = written_arguments(body)
-            foreign, put_back, launched = foreign_speculation(body), is_put_back(body), launched_speculation(body)
-            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            edited = foreign is not None and not put_back
-            original = parse_target(restore(as_applied(body) if edited else body), container)
-        except TargetError as error:
-            original = error
-        except RecordError as error:
-            original = Damage(str(error))
+    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft, around: _Around) -> Workload:
+        running, revised = kind_of(body).running(body, between), kind_of(body).is_seen(body, between)
+        original, drift = await self._original(body, running, draft, revised=revised)
         annotations = body["metadata"].get("annotations") or {}
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
         seen = _target_pods(body, between, pods, engine)
         return Workload(
             body=body,
+            desired=kind_of(body).replicas_of(body if running is None else running),
             original=original,
             owner=annotations.get(OWNER_ANNOTATION),
             rolled=(rolled_digest(body) or "") if RECORD_ANNOTATION in annotations else None,
             loan=_loan(body),
             keepers=_keepers(body, draft, around),
-            foreign=foreign,
-            put_back=put_back,
-            launched=launched,
+            foreign=drift.foreign,
+            put_back=drift.put_back,
+            launched=drift.launched,
             managed_by=find_owner(body),
-            writer=find_writer(body, engine, arguments),
-            revised=kind_of(body).is_seen(body),
+            writer=find_writer(body, engine, drift.arguments),
+            revised=revised,
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )
+
+    async def _original(
+        self, body: Body, running: Body | None, draft: Draft, *, revised: bool
+    ) -> tuple[Target | TargetError | Damage, _Drift]:
+        """The target as its user wrote it, and what somebody else wrote in place of our speculative config."""
+        if running is None:
+            told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
+            return TargetError("WaitingForTarget", told), _Drift()
+        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
+        drift = _Drift()
+        try:
+            # What runs may lag behind what is written, and then tells nothing of who wrote it.
+            drift = _read_drift(running, told=revised or not kind_of(body).written_whole)
+            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
+            wanted = restore(as_applied(running) if drift.foreign is not None and not drift.put_back else running)
+            target = parse_target(wanted, container, await self._config_maps(draft.ref.namespace, config_map_of(wanted, container)))
+            return (replace(target, base=restore(body)) if target.kind.written_whole else target), drift
+        except TargetError as error:
+            return error, drift
+        except RecordError as error:
+            return Damage(str(error)), drift
+
+    async def _config_maps(self, namespace: str, name: str | None) -> dict[str, Mapping[str, str]]:
+        found = await self._cluster.read("ConfigMap", namespace, name) if name is not None else None
+        return {} if found is None or name is None else {name: found.get("data") or {}}
 
     async def _around(self, draft: Draft) -> _Around:
         """Only where a roll-out or a loan may need it: a namespace can hold many of these."""

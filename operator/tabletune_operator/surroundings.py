@@ -13,6 +13,10 @@ from tabletune_operator.observation import Budget
 Body = Mapping[str, Any]
 
 
+_COUNTED = frozenset({"Deployment", "StatefulSet", "LeaderWorkerSet"})
+"""Kinds whose status counts their replicas."""
+
+
 def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
     """What is under way with the replicas of this workload; None: nothing is. KEDA's own autoscalers are among `scalers`."""
     for scaler in scalers:
@@ -21,6 +25,8 @@ def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
         # 0 is what stands there before an autoscaler ever got its metrics, and as long as it gets none.
         if wanted and wanted != (present or 0) and scales(scaler, body):
             return f"{scaler['kind']} {scaler['metadata']['name']} scales it from {present or 0} to {wanted} replicas"
+    if body["kind"] not in _COUNTED:
+        return None
     status, replicas = body.get("status") or {}, replicas_of(body)
     present, updated = status.get("replicas", 0), status.get("updatedReplicas", 0)
     if status.get("observedGeneration", 0) < body["metadata"].get("generation", 0):

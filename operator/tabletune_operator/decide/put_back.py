@@ -15,7 +15,6 @@ from datetime import timedelta
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
 from tabletune_operator.crd import LONGEST_TEXT
 from tabletune_operator.decide.stage import Stage
-from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Observation, Workload
 from tabletune_operator.owners import Owner
 from tabletune_operator.rollout import APPROVE_ANNOTATION
@@ -92,14 +91,14 @@ def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner:
         )
         return Stage(RolledOut.MANAGED_ELSEWHERE, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
     what = f"{by} put the old setting of {name} back after our roll-out ({at}). Left as it is. "
-    cure = f"Commit ours there, or set spec.rollout.mode to Recommend; or try again: kubectl rollout restart {kubectl_name(workload.body)}"
+    cure = f"Commit ours there, or set spec.rollout.mode to Recommend; or try again: {workload.kind.again(workload.body)}"
     return Stage(RolledOut.PUT_BACK, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
 
 
 def _by(manager: str | None, owner: Owner | None) -> str:
     if owner is not None:
         return f"{short(owner.name, 60)} ({short(manager, 40)})" if manager else short(owner.name, 60)
-    return short(manager, 40) if manager else "Another writer (GitOps, Helm), or a roll-back that was cut short,"
+    return short(manager, 40) if manager else "Another writer (kubectl rollout undo, GitOps, Helm), or a roll-back cut short,"
 
 
 def refuse(owner: Owner, workload: Workload) -> Stage:
@@ -125,6 +124,15 @@ def removed(workload: Workload) -> Stage:
         RolledOut.DRIFTED,
         f"Fields of ours in {workload.called} were changed or removed by {_editor(workload)}. Left as it is. To have them back "
         "set spec.rollout.mode to Recommend, then to Patch again; or delete this DraftTable.",
+    )
+
+
+def undone(workload: Workload) -> Stage:
+    """Ours was in place, and an earlier one of ours is there again: only who undid the later one does that."""
+    return Stage(
+        RolledOut.PUT_BACK,
+        f"{workload.called} has an earlier roll-out of ours again (kubectl rollout undo). Left as it is. To have the newer table: "
+        f"kubectl rollout undo again, or {workload.kind.again(workload.body)}",
     )
 
 

@@ -13,13 +13,13 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut, clipped, short
 from tabletune_operator.decide.approval import approval_of, judge_approval
 from tabletune_operator.decide.guard import judge_guard
-from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, owner_text, put_back, refuse, removed, with_put_back
+from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, owner_text, put_back, refuse, removed, undone, with_put_back
 from tabletune_operator.decide.regression import judge_regression, worse
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
-from tabletune_operator.kinds import kubectl_name
+from tabletune_operator.kept import is_kept, rolled_inputs
 from tabletune_operator.launch import config_to_launch, why_restart
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
 from tabletune_operator.plan import ApplyRollout, RestoreTarget
@@ -97,9 +97,9 @@ def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> Rol
         )
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered)
-    if ours and is_in_place(workload.body, rollout):
+    if ours and (is_in_place(workload.body, rollout) or is_kept(workload.body, rollout)):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
-        known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.digest}-")
+        known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.inputs}-")
         return _watch(seen, workload, remembered if known else _started(seen, workload, files, _request(rollout, wanted.target)), files)
     why = ""
     if running is not None and files.speculative_config is not None:
@@ -128,7 +128,7 @@ def _waiting(seen: Observation, queue: RolloutQueue | None = None) -> RolloutSta
 
 def _request(rollout: Rollout, target: Target) -> str:
     """What one try is for: another table, option or pod template is another request (`kubectl rollout restart` makes one)."""
-    return f"{rollout.digest}-{template_digest(target.template)[:8]}"
+    return f"{rollout.inputs}-{template_digest(target.template)[:8]}"
 
 
 def _give_back(workload: Workload, why: str) -> Stage:
@@ -170,8 +170,12 @@ def _next_step(
     stopped = _stopped(seen, workload, files, request) if not ours or workload.put_back else None
     if stopped is not None:
         return stopped
-    if ours and not workload.put_back and workload.rolled == rollout.digest:
-        return RollingOut(removed(workload), seen.draft.status.rollout)
+    known = seen.draft.status.rollout
+    tried = known is not None and known.digest == request
+    if tried and not workload.put_back and rolled_inputs(workload.body) not in {None, rollout.inputs}:
+        return RollingOut(undone(workload), known)
+    if ours and not workload.put_back and (workload.rolled == rollout.digest or (tried and workload.rolled != "")):
+        return RollingOut(removed(workload), known)
     if workload.managed_by is not None and workload.managed_by.fights and spec.rollout.ownership == "Respect":
         return RollingOut(refuse(workload.managed_by, workload), seen.draft.status.rollout)
     held = _held(seen, wanted, workload, files, why)
@@ -265,7 +269,7 @@ def _worse(seen: Observation, workload: Workload, found: _Failing) -> Stage:
 def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:
     step = f"Old setting of {workload.called} restored at {clock(seen.now)}. Not tried again until spec or target changes."
     stuck = workload.kind.stuck(workload.body, failing.pod) if failing.pod else None
-    step += f" To have it replaced: {stuck}" if stuck else f" To try now: kubectl rollout restart {kubectl_name(workload.body)}"
+    step += f" To have it replaced: {stuck}" if stuck else f" To try now: {workload.kind.again(workload.body)}"
     return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
 

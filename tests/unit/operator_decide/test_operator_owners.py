@@ -49,12 +49,12 @@ async def test_what_would_be_put_back_is_not_written(labels: Any, annotations: A
 
 async def test_a_controller_that_owns_the_target_is_named() -> None:
     made = serving()
-    owner = {"kind": "LLMInferenceService", "name": "chat", "uid": "7", "controller": True}
+    owner = {"kind": "ModelService", "name": "chat", "uid": "7", "controller": True}
     made.get("Deployment", "decode")["metadata"]["ownerReferences"] = [owner]
     await made.until_rolling_out()
     await made.turn()
     assert made.condition("RolledOut") == ("False", "ManagedElsewhere")
-    assert "LLMInferenceService chat keeps" in made.message("RolledOut")
+    assert "ModelService chat keeps" in made.message("RolledOut")
 
 
 async def test_the_users_word_and_the_owners_own_switch_let_it_through() -> None:
