@@ -28,7 +28,12 @@ DEFAULTS = {
         "waitTimeoutSeconds": 86400,
         "timeoutSeconds": 7200,
     },
-    "rollout": {"mode": "Patch"},
+    "rollout": {
+        "mode": "Patch",
+        "approval": "Auto",
+        "ownership": "Respect",
+        "guard": {"freeGPUs": "Require", "afterRollout": "RollBack"},
+    },
     "controller": {
         "mode": "Track",
         "priorWeight": 2000,
