@@ -1,0 +1,91 @@
+"""Manifests that are applied again and again, by the tools of platform teams, while a table is measured and rolled out beside them.
+
+What each tool does to which field is in tests/api/test_gitops.py; here is that nobody fights: the operator gives in and says so, and
+where the tool was told to leave our fields, the table stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gitops_tools import GitOps, Repeating
+from place import Place
+from workloads import draft_table, stand_in
+
+EVERY = "3s"
+STILL_ROUNDS = 4
+MOST_ROLL_OUTS = 2
+"""So often the operator may roll out before it gives in; each is followed by the tool's way back."""
+
+IGNORED = '.spec.template.spec.containers[] | select(.name == "modelserver") | .args'
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A tool, and the reason of RolledOut that it ends with."""
+
+    tool: str
+    ends: str
+    options: tuple[str, ...] = ()
+    rollout: Mapping[str, str] = field(default_factory=dict)
+
+
+CASES = {
+    "kubectl": Case("kubectl", "Drifted"),
+    "server-side": Case("kubectl-server-side-force", "Drifted"),
+    "flux": Case("flux", "Drifted"),
+    "argo": Case("argo", "Drifted"),
+    "argo-told": Case("argo", "Proved", ("--sync", "always", "--ignore-jq", IGNORED, "--respect-ignore-differences")),
+}
+
+
+def test_applied_again_and_again(place: Place) -> None:
+    with contextlib.ExitStack() as stack:
+        tools = {name: _start(stack, place, name, case) for name, case in CASES.items()}
+        for name, case in CASES.items():
+            place.until(lambda name=name: place.list("Deployment", f"llm-d.ai/guide={name}"), f"{name} made its Deployment")
+            place.wait_ready(name)
+            place.create(draft_table(name, name, rollout=case.rollout))
+        for name, case in CASES.items():
+            place.wait("RolledOut", case.ends, name, seconds=900)
+        settled = {name: _wait_still(place, name, tool) for name, tool in tools.items()}
+        for name, case in CASES.items():
+            assert place.conditions(name)["RolledOut"]["reason"] == case.ends
+            changes = settled[name] - 1
+            assert changes <= (1 if case.ends == "Proved" else 2 * MOST_ROLL_OUTS), f"{name}: the pod template changed {changes} times"
+
+        # Recommend takes away what is left of ours, and is the end of it.
+        for name in CASES:
+            place.edit("DraftTable", name, {"spec": {"rollout": {"mode": "Recommend"}}})
+        for name, tool in tools.items():
+            place.wait("RolledOut", "Recommended", name)
+            place.until(lambda name=name: place.conditions(name)["Ready"]["status"] == "True", f"DraftTable {name} is ready")
+            assert _wait_still(place, name, tool) <= settled[name] + 1
+    for name, tool in tools.items():
+        rounds = tool.rounds()
+        assert [done for done in rounds if done.error] == []
+        changes = sum(done.changed for done in rounds if done.before)
+        assert changes <= MOST_ROLL_OUTS, f"{name} changed its Deployment {changes} times"
+    assert place.jobs_started() == 1
+
+
+def _start(stack: contextlib.ExitStack, place: Place, name: str, case: Case) -> Repeating:
+    """The tool, from now on, with a Deployment of this name."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    tools, options = GitOps(place.cluster.environment), ("--name", name, *case.options)
+    return stack.enter_context(tools.repeating(case.tool, place.namespace, folder, stand_in(name), every=EVERY, options=options))
+
+
+def _wait_still(place: Place, name: str, tool: Repeating) -> int:
+    """The revision of the pod template once it stays through several rounds of its tool; no container was restarted by then."""
+    done = len(tool.rounds())
+    place.until(lambda: len(tool.rounds()) >= done + STILL_ROUNDS, f"{STILL_ROUNDS} more rounds of {name}", seconds=300)
+    assert not any(found.changed for found in tool.rounds()[done:]), f"{name} still changes its Deployment: {tool.rounds()[done:]}"
+    place.wait_ready(name)
+    pods = place.list("Pod", f"llm-d.ai/guide={name}")
+    assert sum(c["restartCount"] for pod in pods for c in pod.get("status", {}).get("containerStatuses", ())) == 0
+    return place.revision(name)
