@@ -122,6 +122,30 @@ def test_leaves_the_whole_roll_out(api: Api, namespace: str, gitops: GitOps, tmp
     assert fates(before, rolled, user.read()) == dict.fromkeys(PARTS, KEPT)
 
 
+@pytest.mark.parametrize(
+    ("tool", "arrives", "args"),
+    [
+        pytest.param(Tool("flux", ("--ignore-pointer", ARGS_POINTER)), True, KEPT, id="Flux, spec.ignore"),
+        pytest.param(Tool("flux", annotated=(FLUX_SSA, "IfNotPresent")), False, KEPT, id="Flux, ssa: IfNotPresent"),
+        pytest.param(Tool("flux", told=(FLUX_RECONCILE, "disabled")), False, KEPT, id="Flux, reconcile: disabled on the object"),
+        pytest.param(argo("argo", *RESPECTED), True, KEPT, id="Argo CD, RespectIgnoreDifferences"),
+        pytest.param(argo("argo-server-side", *RESPECTED), True, KEPT, id="Argo CD, ServerSideApply, RespectIgnoreDifferences"),
+        pytest.param(argo("argo", *IGNORED, sync="drift"), True, REVERTED, id="Argo CD, ignoreDifferences"),
+        pytest.param(argo("argo-server-side", *IGNORED, sync="drift"), True, REVERTED, id="Argo CD, ServerSideApply, ignoreDifferences"),
+    ],
+)
+def test_another_edit_in_git(api: Api, namespace: str, gitops: GitOps, tmp_path: Path, tool: Tool, *, arrives: bool, args: str) -> None:
+    """What a setting that makes peace costs: does a new image in Git still arrive, and does it take the table with it?"""
+    user = User(api, namespace, gitops, tmp_path, tool)
+    before, rolled = user.install_and_roll()
+    engine(user.manifest["spec"]["template"]["spec"])["image"] = "docker.io/vllm/vllm-openai:v0.33.0"
+    (applied,) = user.apply()
+    assert (applied.error, applied.changed) == ("", arrives)
+    after = user.read()
+    assert (engine_of(after)["image"] != engine_of(before)["image"]) == arrives
+    assert fates(before, rolled, after) == dict.fromkeys(PARTS, KEPT) | {"args": args}
+
+
 def test_refused_without_force(api: Api, namespace: str, gitops: GitOps, tmp_path: Path) -> None:
     """kubectl apply --server-side names us, and changes nothing."""
     user = User(api, namespace, gitops, tmp_path, Tool("kubectl-server-side"))
