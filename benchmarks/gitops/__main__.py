@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,8 +22,17 @@ from place import WORK_SECONDS, Place, force_delete  # noqa: E402
 from release import DEFINITION, Release, assert_alone  # noqa: E402
 from workloads import code_prompts, draft_table, stand_in  # noqa: E402
 
-TOOLS = ("kubectl", "kubectl-server-side", "kubectl-server-side-force", "helm", "flux", "argo", "argo-server-side")
-MODES = ("Patch", "Recommend")
+ARGS_JQ = '.spec.template.spec.containers[] | select(.name == "modelserver") | .args'
+ARGS_POINTER = "/spec/template/spec/containers/0/args"
+
+PLAIN = ("kubectl", "kubectl-server-side", "kubectl-server-side-force", "helm", "flux", "argo", "argo-server-side")
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in PLAIN},
+    # Told to leave args, as docs/gitops.md says.
+    "flux-told": ("flux", "--ignore-pointer", ARGS_POINTER),
+    "argo-told": ("argo", "--sync", "always", "--ignore-jq", ARGS_JQ, "--respect-ignore-differences"),
+}
+MODES: Mapping[str, Mapping[str, str]] = {"Patch": {"mode": "Patch"}, "Recommend": {"mode": "Recommend"}}
 SYSTEM, NAMESPACE = "gitops-benchmark-operator", "gitops-benchmark"
 
 
@@ -50,8 +59,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--every", type=int, default=10, help="seconds")
-    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
-    parser.add_argument("--modes", nargs="+", default=MODES)
+    parser.add_argument("--tools", nargs="+", choices=tuple(TOOLS), default=tuple(TOOLS))
+    parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
     given = parser.parse_args()
     pairs = [(tool, mode) for mode in given.modes for tool in given.tools]
     with _installed() as place:
@@ -88,15 +97,15 @@ def _measure(place: Place, pairs: Sequence[tuple[str, str]], seconds: float, eve
         tools: dict[tuple[str, str], Repeating] = {}
         for tool, mode in pairs:
             folder, name = Path(stack.enter_context(tempfile.TemporaryDirectory())), names[tool, mode]
-            options = ("--name", name)
+            program, *options = *TOOLS[tool], "--name", name
             tools[tool, mode] = stack.enter_context(
-                gitops.repeating(tool, NAMESPACE, folder, stand_in(name), every=f"{every}s", options=options)
+                gitops.repeating(program, NAMESPACE, folder, stand_in(name), every=f"{every}s", options=options)
             )
         for name in names.values():
             place.until(lambda name=name: place.list("Deployment", f"llm-d.ai/guide={name}"), f"Deployment {name} is there", WORK_SECONDS)
             place.wait_ready(name)
         for (_, mode), name in names.items():
-            place.create(draft_table(name, name, rollout={"mode": mode}))
+            place.create(draft_table(name, name, rollout=MODES[mode]))
         # The first is measured, all others use its profile again; then the clock starts.
         for name in names.values():
             place.until(lambda name=name: _is_profiled(place, name), f"DraftTable {name} has a profile", 2 * WORK_SECONDS)
