@@ -51,8 +51,8 @@ def test_applied_again_and_again(place: Place) -> None:
             place.wait_ready(name)
             place.create(draft_table(name, name, rollout=case.rollout))
         for name, case in CASES.items():
-            place.wait("RolledOut", case.ends, name, seconds=900)
-        settled = {name: _wait_still(place, name, tool) for name, tool in tools.items()}
+            place.wait("RolledOut", case.ends, name, seconds=600)
+        settled = _wait_still(place, tools)
         for name, case in CASES.items():
             assert place.conditions(name)["RolledOut"]["reason"] == case.ends
             changes = settled[name] - 1
@@ -61,10 +61,11 @@ def test_applied_again_and_again(place: Place) -> None:
         # Recommend takes away what is left of ours, and is the end of it.
         for name in CASES:
             place.edit("DraftTable", name, {"spec": {"rollout": {"mode": "Recommend"}}})
-        for name, tool in tools.items():
+        for name in CASES:
             place.wait("RolledOut", "Recommended", name)
             place.until(lambda name=name: place.conditions(name)["Ready"]["status"] == "True", f"DraftTable {name} is ready")
-            assert _wait_still(place, name, tool) <= settled[name] + 1
+        for name, revision in _wait_still(place, tools).items():
+            assert revision <= settled[name] + 1, f"{name}: taking ours away changed the pod template {revision - settled[name]} times"
         rounds = {name: tool.rounds() for name, tool in tools.items()}
     for name, found in rounds.items():
         assert [done for done in found if done.error] == []
@@ -80,12 +81,15 @@ def _start(stack: contextlib.ExitStack, place: Place, name: str, case: Case) -> 
     return stack.enter_context(tools.repeating(case.tool, place.namespace, folder, stand_in(name), every=EVERY, options=options))
 
 
-def _wait_still(place: Place, name: str, tool: Repeating) -> int:
-    """The revision of the pod template once it stays through several rounds of its tool; no container was restarted by then."""
-    done = len(tool.rounds())
-    place.until(lambda: len(tool.rounds()) >= done + STILL_ROUNDS, f"{STILL_ROUNDS} more rounds of {name}", seconds=300)
-    assert not any(found.changed for found in tool.rounds()[done:]), f"{name} still changes its Deployment: {tool.rounds()[done:]}"
-    place.wait_ready(name)
-    pods = place.list("Pod", f"llm-d.ai/guide={name}")
-    assert sum(c["restartCount"] for pod in pods for c in pod.get("status", {}).get("containerStatuses", ())) == 0
-    return place.revision(name)
+def _wait_still(place: Place, tools: Mapping[str, Repeating]) -> dict[str, int]:
+    """Revisions of the pod templates, after several rounds of each tool that changed nothing; no container was restarted by then."""
+    done = {name: len(tool.rounds()) + 1 for name, tool in tools.items()}  # one is under way, and may have begun before what is settled now
+    for name, tool in tools.items():
+        until = done[name] + STILL_ROUNDS
+        place.until(lambda tool=tool, until=until: len(tool.rounds()) >= until, f"{STILL_ROUNDS} more rounds of {name}", seconds=300)
+        changing = [found for found in tool.rounds()[done[name] :] if found.changed]
+        assert changing == [], f"{name} still changes its Deployment"
+        place.wait_ready(name)
+        pods = place.list("Pod", f"llm-d.ai/guide={name}")
+        assert sum(c["restartCount"] for pod in pods for c in pod.get("status", {}).get("containerStatuses", ())) == 0
+    return {name: place.revision(name) for name in tools}
