@@ -28,7 +28,7 @@ ARGS_POINTER = "/spec/template/spec/containers/0/args"
 PLAIN = ("kubectl", "kubectl-server-side", "kubectl-server-side-force", "helm", "flux", "argo", "argo-server-side")
 TOOLS: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in PLAIN},
-    # Told to leave args, as docs/gitops.md says.
+    # Told to leave args, as docs/gitops-conflicts.md says.
     "flux-told": ("flux", "--ignore-pointer", ARGS_POINTER),
     "argo-told": ("argo", "--sync", "always", "--ignore-jq", ARGS_JQ, "--respect-ignore-differences"),
 }

@@ -62,9 +62,10 @@ class Api:
 
     def _send(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         answer = self._http.request(method, path, **more)
-        body: dict[str, Any] = answer.json()
         if answer.is_error:
-            raise RefusedError(answer.status_code, body.get("message", ""))
+            told = answer.json().get("message", "") if "json" in answer.headers.get("Content-Type", "") else answer.text
+            raise RefusedError(answer.status_code, told)
+        body: dict[str, Any] = answer.json()
         return body
 
 
@@ -85,7 +86,7 @@ def existing_cluster() -> Iterator[Api]:
 def own_api_server(folder: Path) -> Iterator[Api]:
     """Started here, and ended when the tests are done."""
     binaries = cluster_binaries()
-    etcd, peer, port = (f"127.0.0.1:{_free_port()}" for _ in range(3))
+    etcd, peer, port = (f"127.0.0.1:{free_port()}" for _ in range(3))
     key = folder / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     tokens = folder / "tokens.csv"
@@ -156,7 +157,7 @@ def _is_ready(http: httpx.Client) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

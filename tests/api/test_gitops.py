@@ -1,4 +1,4 @@
-"""What re-applying the user's manifest does to a roll-out, by tool and setting. docs/gitops.md has the table; here are its facts."""
+"""What re-applying the user's manifest does to a roll-out, by tool and setting. docs/gitops-conflicts.md has these facts as a table."""
 
 from __future__ import annotations
 
