@@ -32,7 +32,11 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "flux-told": ("flux", "--ignore-pointer", ARGS_POINTER),
     "argo-told": ("argo", "--sync", "always", "--ignore-jq", ARGS_JQ, "--respect-ignore-differences"),
 }
-MODES: Mapping[str, Mapping[str, str]] = {"Patch": {"mode": "Patch"}, "Recommend": {"mode": "Recommend"}}
+MODES: Mapping[str, Mapping[str, str]] = {
+    "Patch": {"mode": "Patch"},
+    "Override": {"mode": "Patch", "ownership": "Override"},
+    "Recommend": {"mode": "Recommend"},
+}
 SYSTEM, NAMESPACE = "gitops-benchmark-operator", "gitops-benchmark"
 
 

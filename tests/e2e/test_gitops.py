@@ -21,7 +21,7 @@ STILL_ROUNDS = 4
 MOST_ROLL_OUTS = 2
 """So often the operator may roll out before it gives in; each is followed by the tool's way back."""
 
-IGNORED = '.spec.template.spec.containers[] | select(.name == "modelserver") | .args'
+TOLD = ("--ignore-jq", '.spec.template.spec.containers[] | select(.name == "modelserver") | .args', "--respect-ignore-differences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,12 @@ class Case:
 
 
 CASES = {
-    "kubectl": Case("kubectl", "Drifted"),
-    "server-side": Case("kubectl-server-side-force", "Drifted"),
-    "flux": Case("flux", "Drifted"),
-    "argo": Case("argo", "Drifted"),
-    "argo-told": Case("argo", "Proved", ("--sync", "always", "--ignore-jq", IGNORED, "--respect-ignore-differences")),
+    "kubectl": Case("kubectl", "PutBack"),
+    "server-side": Case("kubectl-server-side-force", "PutBack"),
+    "flux": Case("flux", "ManagedElsewhere"),
+    "argo": Case("argo", "ManagedElsewhere"),
+    "argo-untold": Case("argo", "PutBack", rollout={"ownership": "Override"}),
+    "argo-told": Case("argo", "Proved", ("--sync", "always", *TOLD), {"ownership": "Override"}),
 }
 
 
