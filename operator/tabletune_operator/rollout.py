@@ -45,7 +45,7 @@ SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478
 MOST_WARM_UP_SECONDS, WARM_UP_SHARE = 10, 20
 
-_FILES_VOLUME = "tabletune-files"
+FILES_VOLUME = "tabletune-files"
 _FILES_PATH = "/tabletune/files"
 
 
@@ -131,7 +131,7 @@ def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, 
             "volumes": [
                 *shared_volumes(),
                 # Optional: a replica must start even when somebody deleted the ConfigMap.
-                {"name": _FILES_VOLUME, "configMap": {"name": config_map_name(request.draft_table), "optional": True}},
+                {"name": FILES_VOLUME, "configMap": {"name": config_map_name(request.draft_table), "optional": True}},
             ],
         }
     }
@@ -213,7 +213,7 @@ def _sidecar(request: RolloutRequest) -> dict[str, Any]:
         },
         volumeMounts=[
             *shared_mounts(),
-            {"name": _FILES_VOLUME, "mountPath": _FILES_PATH, "readOnly": True},
+            {"name": FILES_VOLUME, "mountPath": _FILES_PATH, "readOnly": True},
         ],
     )
 
