@@ -80,7 +80,8 @@ def _patch(request: OverlayRequest) -> str:
     }
     return _file(
         f"Container {request.target.container} of {_called(request)}. args is one list, so this patch replaces all of it: "
-        f"when you change args in your manifest, take this file anew from ConfigMap {request.source}, where it is made again from what runs.",
+        f"when you change args in your manifest, take this file anew from ConfigMap {request.source}: "
+        "it is made again there from what runs.",
         body,
     )
 
@@ -141,8 +142,9 @@ def _flux(request: OverlayRequest) -> str:
     }
     return _file(
         "For spec.rollout.mode Patch under Flux: merge one of these into yours. "
-        f"The paths count containers: {at} is {request.target.container} now. A Flux without spec.ignore of Kustomizations (before August 2026) puts args back at every interval; use mode ConfigFile or "
-        "Recommend there, which need none of this.",
+        f"The paths count containers: {at} is {request.target.container} now. A Flux whose Kustomizations "
+        "have no spec.ignore (before August 2026) puts args back at every interval; use mode ConfigFile or Recommend there, "
+        "which need none of this.",
         kustomization,
         release,
     )
