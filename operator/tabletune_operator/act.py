@@ -15,8 +15,10 @@ from tabletune_operator.plan import (
     Action,
     ApplyConfigMap,
     ApplyFleet,
+    ApplyRecommendation,
     ApplyRollout,
     BorrowReplica,
+    EnsureConfigMapDeleted,
     EnsureJob,
     EnsureJobAccess,
     EnsureJobAccessDeleted,
@@ -34,6 +36,9 @@ LONGEST_EVENT_MESSAGE = 1024
 
 FLEET_MANAGER = "tabletune.io/fleet"
 """Field manager of fleet.json alone: what a manager stops applying is deleted, so who writes one key must not own the other files."""
+
+RECOMMENDATION_MANAGER = "tabletune.io/recommendation"
+"""Field manager of the overlay that mode Recommend writes, for the same reason."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +78,10 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
             await cluster.apply(manifest)
         case ApplyFleet(manifest):
             await cluster.apply(manifest, manager=FLEET_MANAGER)
+        case ApplyRecommendation(manifest):
+            await cluster.apply(manifest, manager=RECOMMENDATION_MANAGER)
+        case EnsureConfigMapDeleted(name):
+            await cluster.delete("ConfigMap", namespace, name)
         case RestoreTarget(body) | BorrowReplica(body) | ReturnReplica(body):
             await cluster.replace(body)
 

@@ -14,14 +14,18 @@ from typing import Any
 from tabletune.acceptance import Counts
 from tabletune.formats import AcceptanceFile, FleetFile, TableFile
 from tabletune.profile import Profile
+from tabletune.recommendation_file import RecommendationFile
 from tabletune.table import Table
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import Condition
+from tabletune_operator.config_file import ConfigFile
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.kinds import Kind, called, kind_of, replicas_of
 from tabletune_operator.loan import Loan
+from tabletune_operator.manifest import Manifest
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.progress import Progress
+from tabletune_operator.recommendation import NOTHING_STORED, Stored
 from tabletune_operator.status import DraftTableStatus
 from tabletune_operator.target import Target, TargetError
 
@@ -146,6 +150,7 @@ class Workload:
     foreign: str | None  # what somebody else wrote in place of our speculative config
     revised: bool
     replicas: tuple[Replica, ...]
+    manifest: Manifest | None = None  # what of ours its user wrote into it; None: `original` is no Target
 
     @property
     def kind(self) -> Kind:
@@ -229,6 +234,7 @@ class Files:
     tracked: str  # digest of the files that sidecars work from
     fleet: FleetFile | Damage | None
     uid: str  # of the ConfigMap
+    bare: Mapping[str, Any] | None = None  # what an engine without the plugin gets; None: nothing, or its file cannot be read
 
     @property
     def kind(self) -> VerdictKind:
@@ -260,3 +266,6 @@ class Observation:
     queue: Queue
     files: Files | Damage | None
     donors: tuple[Donor, ...]
+    stored: Stored = NOTHING_STORED  # our own files beside the Job's
+    recommended: RecommendationFile | None = None  # what was recommended before; a file that cannot be read is none
+    config_file: ConfigFile | None = None  # the ConfigMap of mode ConfigFile

@@ -12,15 +12,19 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from tabletune.formats import FormatError
+from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, parse_recommendation
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.conditions import clipped, parse_conditions
+from tabletune_operator.config_file import ConfigFile, config_file_name, parse_config_file
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
 from tabletune_operator.drift import as_applied, foreign_speculation
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
-from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of
+from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of, template_of, with_template
 from tabletune_operator.loan import Loan, LoanError, read_loan
+from tabletune_operator.manifest import Manifest, as_before, read_manifest
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
 from tabletune_operator.observation import (
     Damage,
@@ -37,11 +41,13 @@ from tabletune_operator.observation import (
     Rival,
     Workload,
 )
+from tabletune_operator.parts import without_parts
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
 from tabletune_operator.podstate import parse_pod
 from tabletune_operator.pool_queue import read_queue
 from tabletune_operator.profiling import FINGERPRINT_ANNOTATION
 from tabletune_operator.progress import PROGRESS_ANNOTATION, Progress, ProgressError, parse_progress
+from tabletune_operator.recommendation import NOTHING_STORED, parse_stored
 from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, RecordError, restore, rolled_digest
 from tabletune_operator.rollout import SIDECAR_CONTAINER
 from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
@@ -61,6 +67,14 @@ Body = Mapping[str, Any]
 class _Nodes:
     nodes: tuple[Body, ...]
     pods: tuple[Body, ...] | None  # None: only those of our own namespaces may be seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What we wrote before for a target that its user writes himself."""
+
+    recommended: RecommendationFile | None
+    config_file: ConfigFile | None
 
 
 class Observer:
@@ -94,11 +108,12 @@ class Observer:
         if own is None:
             return None
         draft, now = parse_draft(own), self._clock()
+        own_map = _named(config_maps, config_map_name(ref.name))
+        ours = _Own(_recommended(own_map), await self._config_file(draft, config_maps))
         body, between = await self._read_target(own)
-        workload = await self._workload(body, between, pods, draft) if body is not None else None
+        workload = await self._workload(body, between, pods, draft, ours) if body is not None else None
         pool, products = await self._pool(draft, workload, pods)
         job = next((_parse_job(j, pods, _engine_of(workload)) for j in jobs if j["metadata"]["name"] == job_name(ref.name)), None)
-        own_map = next((m for m in config_maps if m["metadata"]["name"] == config_map_name(ref.name)), None)
         return Observation(
             draft=draft,
             now=now,
@@ -114,6 +129,9 @@ class Observer:
             queue=read_queue(every_table, every_job, ref, pool, now),
             files=_files(own_map),
             donors=tuple(_donors(config_maps, ref)),
+            stored=parse_stored(own_map.get("data") or {}, own_map["metadata"]["uid"]) if own_map is not None else NOTHING_STORED,
+            recommended=ours.recommended,
+            config_file=ours.config_file,
         )
 
     async def _read_target(self, table: Body) -> tuple[Body | None, tuple[Body, ...]]:
@@ -128,14 +146,27 @@ class Observer:
     async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
         return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
 
-    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft) -> Workload:
+    async def _config_file(self, draft: Draft, config_maps: Iterable[Body]) -> ConfigFile | None:
+        """One that outlived another DraftTable of this name has no labels, and is of use in its mode only."""
+        name = config_file_name(draft.ref.name)
+        found: Body | None = _named(config_maps, name)
+        if found is None and not isinstance(draft.spec, Damage) and draft.spec.rollout.mode == "ConfigFile":
+            found = await self._cluster.read("ConfigMap", draft.ref.namespace, name)
+        return parse_config_file(found) if found is not None else None
+
+    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft, own: _Own) -> Workload:
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
         original: Target | TargetError | Damage
         foreign: str | None = None
+        manifest: Manifest | None = None
         try:
             foreign = foreign_speculation(body)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            original = parse_target(restore(as_applied(body) if foreign is not None else body), container)
+            restored = restore(as_applied(body) if foreign is not None else body)
+            written = template_of(restored)
+            original = parse_target(with_template(restored, without_parts(written)), container)
+            manifest = read_manifest(original, written, draft.ref.name)
+            original = as_before(original, manifest, own.recommended, own.config_file)
         except TargetError as error:
             original = error
         except RecordError as error:
@@ -154,6 +185,7 @@ class Observer:
             foreign=foreign,
             revised=kind_of(body).is_seen(body),
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
+            manifest=manifest,
         )
 
     async def _keepers(self, body: Body, draft: Draft) -> tuple[str, ...]:
@@ -326,6 +358,18 @@ def _progress(text: str | None) -> Progress | Damage | None:
         return None if text is None else parse_progress(text)
     except ProgressError as error:
         return Damage(str(error))
+
+
+def _named(bodies: Iterable[Body], name: str) -> Body | None:
+    return next((body for body in bodies if body["metadata"]["name"] == name), None)
+
+
+def _recommended(config_map: Body | None) -> RecommendationFile | None:
+    text = (config_map.get("data") or {}).get(RECOMMENDATION) if config_map is not None else None
+    try:
+        return parse_recommendation(text) if text is not None else None
+    except FormatError:
+        return None  # written anew
 
 
 def _files(config_map: Body | None) -> Files | Damage | None:

@@ -45,7 +45,7 @@ class EnsureJobAccessDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ApplyConfigMap:
-    """Write another DraftTable's files as our own."""
+    """Write a ConfigMap: another DraftTable's files as our own, or the file that engines read at their start (mode ConfigFile)."""
 
     manifest: Mapping[str, Any]
 
@@ -55,6 +55,18 @@ class ApplyFleet:
     """Write fleet.json beside the other files of our ConfigMap. It names the ConfigMap's uid, so it can never create one."""
 
     manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRecommendation:
+    """Write an overlay beside the other files of our ConfigMap. It names the ConfigMap's uid, so it can never create one."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureConfigMapDeleted:
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,8 @@ Action = (
     | EnsureJobAccessDeleted
     | ApplyConfigMap
     | ApplyFleet
+    | ApplyRecommendation
+    | EnsureConfigMapDeleted
     | ApplyRollout
     | RestoreTarget
     | BorrowReplica

@@ -17,8 +17,7 @@ from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
 from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
-from tabletune_operator.plan import ApplyRollout, RestoreTarget
-from tabletune_operator.pods import config_map_name
+from tabletune_operator.plan import Action, ApplyRollout, RestoreTarget
 from tabletune_operator.restore import restore, template_digest
 from tabletune_operator.rollout import Rollout, RolloutRequest, build_rollout
 from tabletune_operator.status import RolloutStatus
@@ -61,8 +60,8 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
         return _watch(seen, workload, remembered)
     if files.kind is VerdictKind.PRESENT:
         return RollingOut(_keep(workload, ours=ours), None)
-    if wanted.spec.rollout.mode == "Recommend":
-        return RollingOut(_recommend(seen, workload, files, ours=ours), None)
+    if ours and wanted.spec.rollout.mode != "Patch":
+        return RollingOut(_give_back(workload, f"spec.rollout.mode is {wanted.spec.rollout.mode} now"), None)
     if workload.foreign is not None:
         return RollingOut(_drifted(workload, workload.foreign), remembered)
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
@@ -109,16 +108,6 @@ def _keep(workload: Workload, *, ours: bool) -> Stage:
         RolledOut.PRESENT_KEPT,
         f"{workload.called} keeps its present setting, the best one measured; nothing is rolled out. Nothing to do.",
     )
-
-
-def _recommend(seen: Observation, workload: Workload, files: Files, *, ours: bool) -> Stage:
-    if ours:
-        return _give_back(workload, "spec.rollout.mode is Recommend now")
-    if files.kind is VerdictKind.OFF:
-        step = "To follow it remove --speculative-config from the target"
-    else:
-        step = f"To follow it copy vllm.yaml of ConfigMap {short(config_map_name(seen.draft.ref.name))} into the target"
-    return Stage(RolledOut.RECOMMENDED, f"Mode Recommend: {workload.called} is not changed. {step}, or set spec.rollout.mode to Patch.")
 
 
 def _drifted(workload: Workload, found: str) -> Stage:
@@ -179,21 +168,24 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
 
 def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) -> RollingOut:
     """What replicas say of the roll-out that is on the target."""
+    return watch(seen, workload, status, (RestoreTarget(restore(workload.body)),))
+
+
+def watch(seen: Observation, workload: Workload, status: RolloutStatus | None, back: tuple[Action, ...]) -> RollingOut:
+    """What replicas say of the setting that they start with. `back` gives the old one back if new replicas do not come up; empty: it is
+    not ours to give back.
+    """
     if not workload.revised:
         stage = Stage(RolledOut.ROLLING_OUT, f"{workload.called} has the new setting; its replicas come next. Nothing to do.")
         return RollingOut(stage, status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
     failing = next((_Failing(r.pod.name, why) for r in current if (why := _why_failing(seen, workload, r)) is not None), None)
+    if failing is not None and not completed and back:
+        return RollingOut(Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, failing), back), status)
     if failing is not None and not completed:
-        return RollingOut(
-            Stage(
-                RolledOut.ROLLED_BACK,
-                _rolled_back(seen, workload, failing),
-                (RestoreTarget(restore(workload.body)),),
-            ),
-            status,
-        )
+        said = f"{clipped(failing.why, 180)}. Its setting is not ours to put back: correct it where it is kept. See kubectl describe pod."
+        return RollingOut(Stage(RolledOut.ROLLING_OUT, said), status)
     refusing = _refusing(current)
     if refusing is not None:
         return RollingOut(refusing, status)

@@ -18,12 +18,22 @@ SILENT_AFTER_SECONDS = 60
 MOST_OF_A_PROBLEM = 140
 """So that with two names of pods the message is whole; the log has all of it."""
 
-_FOLLOWED = frozenset({RolledOut.PROVED, RolledOut.PROVING, RolledOut.NOT_HONOURED, RolledOut.PLUGIN_INACTIVE, RolledOut.DRIFTED})
+_FOLLOWED = frozenset(
+    {
+        RolledOut.PROVED,
+        RolledOut.APPLIED,
+        RolledOut.RECOMMENDATION_OUTDATED,
+        RolledOut.PROVING,
+        RolledOut.NOT_HONOURED,
+        RolledOut.PLUGIN_INACTIVE,
+        RolledOut.DRIFTED,
+    }
+)
 """States of a roll-out in which sidecars are there to be heard."""
 
 
 def judge_tracking(seen: Observation, rolled_out: Stage, files: Files | None, fleet: FleetFindings) -> Stage:
-    untouched = {RolledOut.RECOMMENDED, RolledOut.PRESENT_KEPT, RolledOut.SPECULATION_REMOVED}
+    untouched = {RolledOut.RECOMMENDED, RolledOut.NOT_PROVABLE, RolledOut.PRESENT_KEPT, RolledOut.SPECULATION_REMOVED}
     if rolled_out.reason in untouched or (files is not None and files.kind is VerdictKind.OFF):
         return Stage(Tracking.NOTHING_TO_TRACK, "No table of ours is in force, so there is nothing to follow. Nothing to do.")
     if not is_followed(rolled_out):

@@ -1,0 +1,42 @@
+"""RolledOut, by spec.rollout.mode: who brings what was decided to the replicas, and what is left of another mode."""
+
+from __future__ import annotations
+
+from tabletune.verdict import VerdictKind
+from tabletune_operator.conditions import RolledOut
+from tabletune_operator.crd import DraftTableSpec
+from tabletune_operator.decide.config_file import judge_config_file, judge_left_file
+from tabletune_operator.decide.recommend import judge_recommendation
+from tabletune_operator.decide.rollout import RollingOut, judge_rollout
+from tabletune_operator.decide.stage import Stage
+from tabletune_operator.decide.target import Wanted
+from tabletune_operator.observation import Damage, Files, Observation, Workload
+
+
+def judge_delivery(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
+    """`wanted` and `files` are None while an earlier stage has no answer."""
+    spec, workload = seen.draft.spec, seen.workload
+    # What mode Patch rolled out is given back first, whatever is wanted now.
+    patched = workload is not None and (workload.rolled is not None or isinstance(workload.original, Damage))
+    if not isinstance(spec, DraftTableSpec) or patched:
+        return judge_rollout(seen, wanted, files)
+    if spec.rollout.mode == "ConfigFile":
+        return judge_config_file(seen, spec, wanted, files)
+    blocked = judge_left_file(seen, spec.rollout.mode)
+    if blocked is not None:
+        return RollingOut(blocked, seen.draft.status.rollout)
+    if workload is None or wanted is None or files is None or files.kind is VerdictKind.BLOCKED:
+        return judge_rollout(seen, wanted, files)
+    if spec.rollout.mode == "Recommend":
+        return judge_recommendation(seen, wanted, workload, files)
+    blocked = _overlaid(workload) if files.kind is not VerdictKind.PRESENT else None
+    return RollingOut(blocked, seen.draft.status.rollout) if blocked is not None else judge_rollout(seen, wanted, files)
+
+
+def _overlaid(workload: Workload) -> Stage | None:
+    """There is no record of what was there before an overlay, so what it brought could not be given back."""
+    if workload.manifest is None or not workload.manifest.has_parts:
+        return None
+    said = f"The manifest of {workload.called} holds plugin and sidecar already, from an overlay of ours. Nothing was changed. "
+    said += "Set spec.rollout.mode to Recommend, or remove the overlay from the manifest."
+    return Stage(RolledOut.CANNOT_ROLL_OUT, said)
