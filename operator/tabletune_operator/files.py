@@ -11,7 +11,7 @@ from tabletune import formats
 from tabletune.speculative_config import LONGEST_FIELD, TABLE_FIELD, parse_speculative_config
 from tabletune.table import Table
 from tabletune.verdict import VerdictKind
-from tabletune_operator.config_file import parse_setting
+from tabletune_operator.launch_file import parse_setting
 from tabletune_operator.observation import Damage, Files
 
 REUSED_FROM_ANNOTATION = "tabletune.io/reused-from"

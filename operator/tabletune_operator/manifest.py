@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tabletune.recommendation_file import RecommendationFile, Setting
-from tabletune_operator.config_file import ConfigFile, Reading, read_use, without_file
+from tabletune_operator.launch_file import LaunchFile, Reading, read_use, without_file
 from tabletune_operator.parts import Template, has_parts, table_digest
 from tabletune_operator.target import Target
 
@@ -25,10 +25,11 @@ def read_manifest(target: Target, template: Template, draft_table: str) -> Manif
     return Manifest(target.speculation, has_parts(template), table_digest(template), read_use(target, draft_table))
 
 
-def as_before(target: Target, manifest: Manifest, recommended: RecommendationFile | None, file: ConfigFile | None) -> Target:
+def as_before(target: Target, manifest: Manifest, recommended: RecommendationFile | None, file: LaunchFile | None) -> Target:
     """The target as its user had it before it followed us: that is what is measured and compared, whatever it follows now."""
     if manifest.reading.is_read:
-        return without_file(target, file.before if file is not None else None)
+        before = file.before if file is not None else None
+        return without_file(target, before if manifest.reading.problem is None else target.speculation)
     if recommended is not None and manifest.setting in recommended.settings:
         return replace(target, speculation=recommended.before)
     return target

@@ -18,9 +18,9 @@ from tabletune.recommendation_file import RecommendationFile
 from tabletune.table import Table
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import Condition
-from tabletune_operator.config_file import ConfigFile
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.kinds import Kind, called, kind_of, replicas_of
+from tabletune_operator.launch_file import LaunchFile
 from tabletune_operator.loan import Loan
 from tabletune_operator.manifest import Manifest
 from tabletune_operator.pods import OwnImage
@@ -268,4 +268,4 @@ class Observation:
     donors: tuple[Donor, ...]
     stored: Stored = NOTHING_STORED  # our own files beside the Job's
     recommended: RecommendationFile | None = None  # what was recommended before; a file that cannot be read is none
-    config_file: ConfigFile | None = None  # the ConfigMap of mode ConfigFile
+    launch_file: LaunchFile | None = None  # the ConfigMap of mode ConfigFile

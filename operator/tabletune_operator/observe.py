@@ -16,13 +16,13 @@ from tabletune.formats import FormatError
 from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, parse_recommendation
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.conditions import clipped, parse_conditions
-from tabletune_operator.config_file import ConfigFile, config_file_name, parse_config_file
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
 from tabletune_operator.drift import as_applied, foreign_speculation
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
 from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of, template_of, with_template
+from tabletune_operator.launch_file import LaunchFile, launch_map_name, parse_launch_file
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.manifest import Manifest, as_before, read_manifest
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
@@ -74,7 +74,7 @@ class _Own:
     """What we wrote before for a target that its user writes himself."""
 
     recommended: RecommendationFile | None
-    config_file: ConfigFile | None
+    launch_file: LaunchFile | None
 
 
 class Observer:
@@ -109,7 +109,7 @@ class Observer:
             return None
         draft, now = parse_draft(own), self._clock()
         own_map = _named(config_maps, config_map_name(ref.name))
-        ours = _Own(_recommended(own_map), await self._config_file(draft, config_maps))
+        ours = _Own(_recommended(own_map), await self._launch_file(draft, config_maps))
         body, between = await self._read_target(own)
         workload = await self._workload(body, between, pods, draft, ours) if body is not None else None
         pool, products = await self._pool(draft, workload, pods)
@@ -131,7 +131,7 @@ class Observer:
             donors=tuple(_donors(config_maps, ref)),
             stored=parse_stored(own_map.get("data") or {}, own_map["metadata"]["uid"]) if own_map is not None else NOTHING_STORED,
             recommended=ours.recommended,
-            config_file=ours.config_file,
+            launch_file=ours.launch_file,
         )
 
     async def _read_target(self, table: Body) -> tuple[Body | None, tuple[Body, ...]]:
@@ -146,13 +146,13 @@ class Observer:
     async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
         return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
 
-    async def _config_file(self, draft: Draft, config_maps: Iterable[Body]) -> ConfigFile | None:
+    async def _launch_file(self, draft: Draft, config_maps: Iterable[Body]) -> LaunchFile | None:
         """One that outlived another DraftTable of this name has no labels, and is of use in its mode only."""
-        name = config_file_name(draft.ref.name)
+        name = launch_map_name(draft.ref.name)
         found: Body | None = _named(config_maps, name)
         if found is None and not isinstance(draft.spec, Damage) and draft.spec.rollout.mode == "ConfigFile":
             found = await self._cluster.read("ConfigMap", draft.ref.namespace, name)
-        return parse_config_file(found) if found is not None else None
+        return parse_launch_file(found) if found is not None else None
 
     async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft, own: _Own) -> Workload:
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
@@ -166,7 +166,7 @@ class Observer:
             written = template_of(restored)
             original = parse_target(with_template(restored, without_parts(written)), container)
             manifest = read_manifest(original, written, draft.ref.name)
-            original = as_before(original, manifest, own.recommended, own.config_file)
+            original = as_before(original, manifest, own.recommended, own.launch_file)
         except TargetError as error:
             original = error
         except RecordError as error:

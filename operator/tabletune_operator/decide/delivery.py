@@ -5,7 +5,7 @@ from __future__ import annotations
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.decide.config_file import judge_config_file, judge_left_file
+from tabletune_operator.decide.launch_file import judge_launch_file, judge_left_file
 from tabletune_operator.decide.recommend import judge_recommendation
 from tabletune_operator.decide.rollout import RollingOut, judge_rollout
 from tabletune_operator.decide.stage import Stage
@@ -21,7 +21,7 @@ def judge_delivery(seen: Observation, wanted: Wanted | None, files: Files | None
     if not isinstance(spec, DraftTableSpec) or patched:
         return judge_rollout(seen, wanted, files)
     if spec.rollout.mode == "ConfigFile":
-        return judge_config_file(seen, spec, wanted, files)
+        return judge_launch_file(seen, spec, wanted, files)
     blocked = judge_left_file(seen, spec.rollout.mode)
     if blocked is not None:
         return RollingOut(blocked, seen.draft.status.rollout)

@@ -12,22 +12,22 @@ from typing import Any
 from tabletune.recommendation_file import Setting
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import LONGEST_MESSAGE, Condition, RolledOut, clipped, short
-from tabletune_operator.config_file import (
-    ConfigFile,
-    build_config_map,
-    build_kept_map,
-    config_file_name,
-    config_template,
-    launch_digest,
-    names_config_file,
-    present_setting,
-    to_config_file,
-)
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.rollout import RollingOut, watch
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.kinds import kind_of, kubectl_name, template_of
+from tabletune_operator.launch_file import (
+    LaunchFile,
+    build_config_map,
+    build_kept_map,
+    config_template,
+    launch_digest,
+    launch_map_name,
+    names_launch_map,
+    present_setting,
+    to_launch_file,
+)
 from tabletune_operator.manifest import Manifest
 from tabletune_operator.observation import Files, Observation, Workload
 from tabletune_operator.overlay import PATCH, OverlayRequest, build_overlay, overlay_template
@@ -49,20 +49,20 @@ class _Case:
     seen: Observation
     workload: Workload
     manifest: Manifest
-    file: ConfigFile
+    file: LaunchFile
     overlay: Mapping[str, str] | None
 
     @property
     def source(self) -> str:
-        return short(config_file_name(self.seen.draft.ref.name))
+        return short(launch_map_name(self.seen.draft.ref.name))
 
     def holds(self, setting: Setting) -> bool:
-        return self.file.text == to_config_file(self.seen.draft.ref.name, setting)
+        return self.file.text == to_launch_file(self.seen.draft.ref.name, setting)
 
 
-def judge_config_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | None, files: Files | None) -> RollingOut:
+def judge_launch_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | None, files: Files | None) -> RollingOut:
     """`wanted` and `files` are None while an earlier stage has no answer: engines get the file that they name all the same."""
-    remembered, workload, file = seen.draft.status.rollout, seen.workload, seen.config_file
+    remembered, workload, file = seen.draft.status.rollout, seen.workload, seen.launch_file
     target = workload.original if workload is not None and isinstance(workload.original, Target) else None
     manifest = workload.manifest if workload is not None else None
     if file is None or file.text is None:
@@ -81,7 +81,7 @@ def judge_config_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | 
 
 
 def _first(seen: Observation, workload: Workload | None, before: Setting) -> Stage:
-    ref, name = seen.draft.ref, short(config_file_name(seen.draft.ref.name))
+    ref, name = seen.draft.ref, short(launch_map_name(seen.draft.ref.name))
     what = "the present setting" if before is not None else "no speculation, for neither target nor spec.speculation names a drafter whole"
     engines = f"engines of {workload.called}" if workload is not None else "engines"
     action = ApplyConfigMap(build_config_map(ref.namespace, ref.name, before, before, {}))
@@ -118,7 +118,7 @@ def _overlay(seen: Observation, spec: DraftTableSpec, target: Target, files: Fil
         except TargetError:
             parts = None
     identity = {"apiVersion": target.kind.api_version, "kind": target.kind.name}
-    return build_overlay(OverlayRequest(name, config_file_name(name), target, identity, config_template(target, name, parts)))
+    return build_overlay(OverlayRequest(name, launch_map_name(name), target, identity, config_template(target, name, parts)))
 
 
 def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
@@ -201,10 +201,10 @@ def _unheard(workload: Workload) -> Workload:
     return replace(workload, replicas=replicas)
 
 
-def _give_back(seen: Observation, workload: Workload, file: ConfigFile) -> tuple[Action, ...]:
+def _give_back(seen: Observation, workload: Workload, file: LaunchFile) -> tuple[Action, ...]:
     """The old setting in the file, then no mark: replicas start again from it, if they ran another. Empty when it is so already."""
     ref, actions = seen.draft.ref, []
-    if file.text != to_config_file(ref.name, file.before):
+    if file.text != to_launch_file(ref.name, file.before):
         actions.append(ApplyConfigMap(build_config_map(ref.namespace, ref.name, file.before, file.before, file.others)))
     mark = (ApplyRollout(_mark(workload.body, None)),) if _has_mark(seen, workload) else ()
     return (*actions, *mark)
@@ -218,7 +218,7 @@ def _has_mark(seen: Observation, workload: Workload) -> bool:
 
 def judge_left_file(seen: Observation, mode: str) -> Stage | None:
     """In another mode: the file that was ours to write says what it said before; None when that is so and in nobody's way."""
-    file, workload = seen.config_file, seen.workload
+    file, workload = seen.launch_file, seen.workload
     if file is None or workload is None:
         return None
     actions = _give_back(seen, workload, file)
@@ -226,7 +226,7 @@ def judge_left_file(seen: Observation, mode: str) -> Stage | None:
         said = f"spec.rollout.mode is {mode} now: the file of {workload.called} says again what it said before, and it starts from that: "
         return Stage(RolledOut.GIVING_BACK, said + workload.kind.replacing(workload.body), actions)
     if mode == "Patch" and workload.manifest is not None and workload.manifest.reading.is_read:
-        source = short(config_file_name(seen.draft.ref.name))
+        source = short(launch_map_name(seen.draft.ref.name))
         said = (
             f"The engine of {workload.called} reads ConfigMap {source} (--config), and flags would override only half of it. Nothing was "
         )
@@ -235,13 +235,13 @@ def judge_left_file(seen: Observation, mode: str) -> Stage | None:
     return None
 
 
-def delete_config_file(seen: Observation) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
+def delete_launch_file(seen: Observation) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
     """Of a DraftTable that goes. Engines that name the file would not start without it, so it stays as long as the target does."""
-    file, workload, ref = seen.config_file, seen.workload, seen.draft.ref
-    name = config_file_name(ref.name)
+    file, workload, ref = seen.launch_file, seen.workload, seen.draft.ref
+    name = launch_map_name(ref.name)
     if file is None:
         return (), ()
-    if workload is None or not names_config_file(template_of(workload.body), ref.name):
+    if workload is None or not names_launch_map(template_of(workload.body), ref.name):
         return ((EnsureConfigMapDeleted(name),) if file.is_labelled else ()), ()
     kept = (ApplyConfigMap(build_kept_map(ref.namespace, ref.name, file.before, file.uid)),) if file.is_labelled else ()
     mark = (ApplyRollout(_mark(workload.body, None)),) if _has_mark(seen, workload) else ()

@@ -10,18 +10,18 @@ import yaml
 from deployments import llm_d, spec
 from server_side_apply import apply
 
-from tabletune_operator.config_file import (
+from tabletune_operator.launch_file import (
     PATH,
     build_config_map,
     build_kept_map,
     config_template,
     launch_digest,
-    names_config_file,
-    parse_config_file,
+    names_launch_map,
+    parse_launch_file,
     parse_setting,
     present_setting,
     read_use,
-    to_config_file,
+    to_launch_file,
     without_file,
 )
 from tabletune_operator.target import Target, parse_target
@@ -49,7 +49,7 @@ def target(*args: str, volume: dict[str, Any] | None = None, mount: dict[str, An
 
 @pytest.mark.parametrize("setting", [None, SETTING, TABLE], ids=["none", "one length", "table"])
 def test_file_is_a_mapping_in_yaml_and_is_read_back(setting: dict[str, Any] | None) -> None:
-    text = to_config_file("chat", setting)
+    text = to_launch_file("chat", setting)
     assert yaml.safe_load(text) == ({} if setting is None else {"speculative-config": setting})  # never null: vLLM ends at that
     assert parse_setting(text) == setting
 
@@ -62,15 +62,15 @@ def test_a_file_that_cannot_be_read_holds_no_setting(text: str) -> None:
 def test_config_map_has_no_owner_and_says_what_was_before() -> None:
     manifest = build_config_map("llm", "chat", TABLE, SETTING, {"kustomization.yaml": "k"})
     assert "ownerReferences" not in manifest["metadata"]
-    stored = parse_config_file({**manifest, "metadata": {**manifest["metadata"], "uid": "u-1"}})
-    assert (stored.before, stored.text, stored.is_labelled) == (SETTING, to_config_file("chat", TABLE), True)
+    stored = parse_launch_file({**manifest, "metadata": {**manifest["metadata"], "uid": "u-1"}})
+    assert (stored.before, stored.text, stored.is_labelled) == (SETTING, to_launch_file("chat", TABLE), True)
     assert stored.others == {"kustomization.yaml": "k"}
 
 
 def test_what_outlives_a_drafttable_says_itself_what_was_before() -> None:
     kept = build_kept_map("llm", "chat", SETTING, "u-1")
     assert kept["data"].keys() == {"vllm.yaml"}
-    stored = parse_config_file(kept)
+    stored = parse_launch_file(kept)
     assert (stored.before, stored.is_labelled) == (SETTING, False)
 
 
@@ -170,5 +170,5 @@ def test_overlay_makes_the_engine_read_the_file_and_nothing_beside_it(args: list
     reading = read_use(after, "chat")
     assert (reading.is_read, reading.problem) == (True, None)
     assert after.args.count("--config") == 1
-    assert names_config_file(patched["spec"]["template"], "chat")
-    assert not names_config_file(deployment["spec"]["template"], "chat")
+    assert names_launch_map(patched["spec"]["template"], "chat")
+    assert not names_launch_map(deployment["spec"]["template"], "chat")

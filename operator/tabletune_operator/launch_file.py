@@ -17,13 +17,14 @@ from typing import Any
 
 import yaml
 
-from tabletune.argv import FLAG, with_speculative_config
+from tabletune.argv import FLAG, fold_speculative_config, with_speculative_config
 from tabletune.formats import FormatError
 from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, Setting, parse_recommendation, to_recommendation
 from tabletune.speculative_config import LONGEST_FIELD, TABLE_FIELD
 from tabletune.table import Table
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
+from tabletune_operator.restore import container_of
 from tabletune_operator.target import Target
 
 KEY = "vllm.yaml"
@@ -35,7 +36,7 @@ _YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigFile:
+class LaunchFile:
     """The ConfigMap as it lies in the cluster. `text` None: the file is not in it; `before` None: no speculation."""
 
     uid: str
@@ -53,12 +54,12 @@ class Reading:
     problem: str | None
 
 
-def config_file_name(draft_table: str) -> str:
+def launch_map_name(draft_table: str) -> str:
     """The ConfigMap's. Not the one with the results: that goes with the DraftTable, and has what was measured before it is to be run."""
     return f"{draft_table}-tabletune-config"
 
 
-def parse_config_file(config_map: Mapping[str, Any]) -> ConfigFile:
+def parse_launch_file(config_map: Mapping[str, Any]) -> LaunchFile:
     """One without a readable record of what was there before says so itself: it is kept for engines whose DraftTable went."""
     metadata, data = config_map["metadata"], config_map.get("data") or {}
     try:
@@ -66,7 +67,7 @@ def parse_config_file(config_map: Mapping[str, Any]) -> ConfigFile:
     except (KeyError, FormatError):
         before = parse_setting(data.get(KEY, ""))
     others = {name: text for name, text in data.items() if name not in {KEY, RECOMMENDATION}}
-    return ConfigFile(metadata["uid"], DRAFT_TABLE_LABEL in (metadata.get("labels") or {}), data.get(KEY), before, others)
+    return LaunchFile(metadata["uid"], DRAFT_TABLE_LABEL in (metadata.get("labels") or {}), data.get(KEY), before, others)
 
 
 def parse_setting(text: str) -> Setting:
@@ -79,7 +80,7 @@ def parse_setting(text: str) -> Setting:
     return found if isinstance(found, dict) else None
 
 
-def to_config_file(draft_table: str, setting: Setting) -> str:
+def to_launch_file(draft_table: str, setting: Setting) -> str:
     """Never an empty document: vLLM ends at one."""
     said = f"# Read by vLLM at its start. Written by TableTune for DraftTable {draft_table}: edits are overwritten.\n"
     return said + yaml.safe_dump({} if setting is None else {"speculative-config": dict(setting)}, sort_keys=False, width=10**6)
@@ -102,12 +103,12 @@ def build_config_map(namespace: str, draft_table: str, setting: Setting, before:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": config_file_name(draft_table),
+            "name": launch_map_name(draft_table),
             "namespace": namespace,
             "labels": {**MANAGED_BY, DRAFT_TABLE_LABEL: draft_table},
         },
         "data": {
-            KEY: to_config_file(draft_table, setting),
+            KEY: to_launch_file(draft_table, setting),
             RECOMMENDATION: to_recommendation(RecommendationFile(before, ())),
             **overlay,
         },
@@ -119,8 +120,8 @@ def build_kept_map(namespace: str, draft_table: str, setting: Setting, uid: str)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": config_file_name(draft_table), "namespace": namespace, "uid": uid},
-        "data": {KEY: to_config_file(draft_table, setting)},
+        "metadata": {"name": launch_map_name(draft_table), "namespace": namespace, "uid": uid},
+        "data": {KEY: to_launch_file(draft_table, setting)},
     }
 
 
@@ -135,28 +136,35 @@ def launch_digest(setting: Setting, *, tracked: bool) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def names_config_file(template: Mapping[str, Any], draft_table: str) -> bool:
+def names_launch_map(template: Mapping[str, Any], draft_table: str) -> bool:
     """Does any volume of the pod template come from our ConfigMap, whoever reads it?"""
     sources: list[Mapping[str, Any]] = []
     for volume in template["spec"].get("volumes") or ():
         sources += [volume, *(volume.get("projected") or {}).get("sources", ())]
-    return any((source.get("configMap") or {}).get("name") == config_file_name(draft_table) for source in sources)
+    return any((source.get("configMap") or {}).get("name") == launch_map_name(draft_table) for source in sources)
 
 
 def read_use(target: Target, draft_table: str) -> Reading:
     """Does the target name our file, once, and in the way in which vLLM takes it?"""
-    named = [value for flag, value in pairwise(target.argv) if flag == OPTION]
-    joined = next((arg for arg in target.argv if arg.startswith(f"{OPTION}=")), None)
-    ours = config_file_name(draft_table)
+    argv = _argv(target)
+    named = [value for flag, value in pairwise(argv) if flag == OPTION]
+    joined = next((arg for arg in argv if arg.startswith(f"{OPTION}=")), None)
+    ours = launch_map_name(draft_table)
     if joined is not None:
         return Reading(False, f"vLLM takes {OPTION} and its file as two arguments only, found {joined!r:.60}. Write them as two.")
-    if target.argv and target.argv[-1] == OPTION:
+    if argv and argv[-1] == OPTION:
         return Reading(False, f"{OPTION} names no file. Add {PATH} after it.")
     if not named:
         return Reading(False, f"Its engine does not read the file yet. {snippet(draft_table)}")
     if len(named) > 1:
         return Reading(False, f"{OPTION} stands {len(named)} times in its arguments, and vLLM takes one. Keep {PATH} only.")
     return _judge_file(target, named[0], ours, draft_table)
+
+
+def _argv(target: Target) -> tuple[str, ...]:
+    """As its manifest has it."""
+    container = container_of(target.template, target.container)
+    return (*(container.get("command") or ()), *(container.get("args") or ()))
 
 
 def _judge_file(target: Target, path: str, ours: str, draft_table: str) -> Reading:
@@ -172,7 +180,7 @@ def _judge_file(target: Target, path: str, ours: str, draft_table: str) -> Readi
             f"{OPTION} names {path!r:.60}, which is key {key} of ConfigMap {name:.60}, and vLLM takes one file. Move what it says into "
             f"args and mount key {KEY} of ConfigMap {ours}, or set spec.rollout.mode to Recommend.",
         )
-    if target.speculation is not None:
+    if fold_speculative_config(_argv(target)).config is not None:
         return Reading(
             True, f"Its arguments hold speculative flags too ({FLAG}), and they win over the file. Remove them: the file says the same."
         )
@@ -182,7 +190,7 @@ def _judge_file(target: Target, path: str, ours: str, draft_table: str) -> Readi
 def _source_of(target: Target, path: PurePosixPath) -> tuple[str, str] | None:
     """ConfigMap and key behind a path in the engine's container."""
     pod = target.template["spec"]
-    container: Mapping[str, Any] = next(c for c in pod["containers"] if c["name"] == target.container)
+    container = container_of(target.template, target.container)
     volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
     for mount in sorted(container.get("volumeMounts") or (), key=lambda m: -len(m["mountPath"])):
         root = PurePosixPath(mount["mountPath"])
@@ -200,8 +208,7 @@ def _source_of(target: Target, path: PurePosixPath) -> tuple[str, str] | None:
 
 def without_file(target: Target, before: Setting) -> Target:
     """The target that reads our file, as if it had flags: what is measured gets its speculative config from the tuner alone."""
-    argv = tuple(_without_option(target.argv))
-    return replace(target, argv=argv, speculation=target.speculation if target.speculation is not None else before)
+    return replace(target, argv=tuple(_without_option(target.argv)), speculation=before)
 
 
 def _without_option(argv: Sequence[str]) -> Iterator[str]:
@@ -217,22 +224,22 @@ def snippet(draft_table: str) -> str:
     """What a manifest has to have, short enough for a condition."""
     return (
         f"Add args {OPTION}, {PATH}; volumeMounts {{name: {VOLUME}, mountPath: {MOUNT_PATH}}}; volumes {{name: {VOLUME}, configMap: "
-        f"{{name: {config_file_name(draft_table)}}}}}"
+        f"{{name: {launch_map_name(draft_table)}}}}}"
     )
 
 
 def config_template(target: Target, draft_table: str, parts: Mapping[str, Any] | None) -> dict[str, Any]:
     """The pod template of an overlay by which the engine reads our file. `parts`: a roll-out's, with plugin and sidecar; None: without."""
     template: dict[str, Any] = copy.deepcopy(dict(parts)) if parts is not None else {"spec": {"containers": [{"name": target.container}]}}
-    pod = template["spec"]
+    pod, theirs = template["spec"], container_of(target.template, target.container)
     (container,) = pod["containers"]
-    field, present = ("command", target.command) if target.flags_in_command else ("args", target.args)
+    field = "args" if theirs.get("args") or not theirs.get("command") else "command"
     container.pop("args", None)
-    written = with_speculative_config(present, None)
+    written = with_speculative_config(theirs.get(field) or (), None)
     container[field] = [*written] if OPTION in written else [*written, OPTION, PATH]
     mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "readOnly": True}
     container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
     # Not optional: a pod that comes before the file waits for it, where an engine would end.
-    source = {"name": config_file_name(draft_table), "items": [{"key": KEY, "path": KEY}]}
+    source = {"name": launch_map_name(draft_table), "items": [{"key": KEY, "path": KEY}]}
     pod["volumes"] = [*pod.get("volumes", ()), {"name": VOLUME, "configMap": source}]
     return template
