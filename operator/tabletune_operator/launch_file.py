@@ -81,9 +81,14 @@ def parse_setting(text: str) -> Setting:
 
 
 def to_launch_file(draft_table: str, setting: Setting) -> str:
-    """Never an empty document: vLLM ends at one."""
+    """Never an empty document: vLLM ends at one. The setting is JSON, as after the flag, where YAML reads the same in it."""
     said = f"# Read by vLLM at its start. Written by TableTune for DraftTable {draft_table}: edits are overwritten.\n"
-    return said + yaml.safe_dump({} if setting is None else {"speculative-config": dict(setting)}, sort_keys=False, width=10**6)
+    if setting is None:
+        return said + "{}\n"
+    text = f"{said}speculative-config: {json.dumps(dict(setting), ensure_ascii=False)}\n"
+    if parse_setting(text) == setting:
+        return text
+    return said + yaml.safe_dump({"speculative-config": dict(setting)}, sort_keys=False, width=10**6)
 
 
 def present_setting(target: Target | None, spec: DraftTableSpec) -> Setting:

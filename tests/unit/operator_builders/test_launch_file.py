@@ -47,7 +47,11 @@ def target(*args: str, volume: dict[str, Any] | None = None, mount: dict[str, An
     return parse_target(deployment, None)
 
 
-@pytest.mark.parametrize("setting", [None, SETTING, TABLE], ids=["none", "one length", "table"])
+@pytest.mark.parametrize(
+    "setting",
+    [None, SETTING, TABLE, {"method": "ngram", "share": 1e-05}],
+    ids=["none", "one length", "table", "JSON that YAML reads otherwise"],
+)
 def test_file_is_a_mapping_in_yaml_and_is_read_back(setting: dict[str, Any] | None) -> None:
     text = to_launch_file("chat", setting)
     assert yaml.safe_load(text) == ({} if setting is None else {"speculative-config": setting})  # never null: vLLM ends at that
