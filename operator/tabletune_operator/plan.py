@@ -77,6 +77,13 @@ class ApplyRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyMark:
+    """Server-side apply of the one annotation by which replicas start again (mode ConfigFile), or of nothing, which takes it away."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreTarget:
     """Put the target back as it was. The object holds the resource version that was seen, so nobody's edit is overwritten."""
 
@@ -108,6 +115,7 @@ Action = (
     | ApplyRecommendation
     | EnsureConfigMapDeleted
     | ApplyRollout
+    | ApplyMark
     | RestoreTarget
     | BorrowReplica
     | ReturnReplica

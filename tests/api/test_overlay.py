@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import Api, cluster_binaries
+from api_server import ROOT, Api, cluster_binaries
 from test_workloads import CONFIG, IMAGE, PYTHON_PATH, SHAPES, engine_of, example, path
 
 from tabletune.argv import fold_speculative_config
-from tabletune_operator.crd import Controller
+from tabletune_operator.crd import Controller, DraftTableSpec
 from tabletune_operator.drift import is_in_place
-from tabletune_operator.launch_file import build_config_map, build_kept_map, config_template, launch_map_name, read_use
+from tabletune_operator.launch_file import build_config_map, build_kept_map, config_template, launch_map_name, present_setting, read_use
 from tabletune_operator.loan import FIELD_MANAGER
 from tabletune_operator.overlay import KUSTOMIZATION, PATCH, OverlayRequest, build_overlay, overlay_template
 from tabletune_operator.parts import has_parts, without_parts
@@ -99,6 +99,21 @@ def test_engine_that_names_the_file_is_made_by_its_overlay_too(api: Api, namespa
     reading = read_use(after, "chat")
     assert (reading.is_read, reading.problem, after.speculation) == (True, None, None)
     assert has_parts(applied["spec"]["template"])
+
+
+def test_example_reads_the_file_of_its_drafttable(api: Api, namespace: str, kubectl: Path) -> None:
+    done = subprocess.run([kubectl, "kustomize", ROOT / "examples" / "gitops" / "config-file"], capture_output=True, text=True, check=True)
+    built = {body["kind"]: body for body in yaml.safe_load_all(done.stdout)}
+    deployment = {**built["Deployment"], "metadata": {**built["Deployment"]["metadata"], "namespace": namespace}}
+    target = parse_target(api.create(path(namespace), deployment), None)
+    reading = read_use(target, built["DraftTable"]["metadata"]["name"])
+    assert (reading.is_read, reading.problem) == (True, None)
+    assert (
+        present_setting(None, DraftTableSpec.model_validate(built["DraftTable"]["spec"]))
+        == parse_target(
+            api.create(path(namespace), example(namespace) | {"metadata": {"name": "as-before", "namespace": namespace}}), None
+        ).speculation
+    )
 
 
 def mark(target: Body, digest: str | None) -> Body:

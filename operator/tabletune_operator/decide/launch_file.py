@@ -11,7 +11,7 @@ from typing import Any
 
 from tabletune.recommendation_file import Setting
 from tabletune.verdict import VerdictKind
-from tabletune_operator.conditions import LONGEST_MESSAGE, Condition, RolledOut, clipped, short
+from tabletune_operator.conditions import LONGEST_MESSAGE, Condition, Reason, RolledOut, clipped, short
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.rollout import RollingOut, watch
 from tabletune_operator.decide.stage import Stage
@@ -31,7 +31,7 @@ from tabletune_operator.launch_file import (
 from tabletune_operator.manifest import Manifest
 from tabletune_operator.observation import Files, Observation, Workload
 from tabletune_operator.overlay import PATCH, OverlayRequest, build_overlay, overlay_template
-from tabletune_operator.plan import Action, ApplyConfigMap, ApplyRollout, EnsureConfigMapDeleted, Event
+from tabletune_operator.plan import Action, ApplyConfigMap, ApplyMark, EnsureConfigMapDeleted, Event
 from tabletune_operator.restore import DIGEST_ANNOTATION, template_digest
 from tabletune_operator.rollout import RolloutRequest, build_rollout
 from tabletune_operator.status import RolloutStatus
@@ -67,7 +67,8 @@ def judge_launch_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | 
     manifest = workload.manifest if workload is not None else None
     if file is None or file.text is None:
         is_read = manifest is not None and manifest.reading.is_read
-        return RollingOut(_first(seen, workload, present_setting(None if is_read else target, spec)), remembered)
+        reason = RolledOut.AWAITS_VERIFIED if wanted is None or files is None else RolledOut.ROLLING_OUT
+        return RollingOut(_first(seen, workload, present_setting(None if is_read else target, spec), reason), remembered)
     if workload is None or manifest is None or target is None:
         return RollingOut(Stage(RolledOut.AWAITS_VERIFIED, "Nothing is rolled out before it is verified. Nothing to do."), remembered)
     case = _Case(seen, workload, manifest, file, _overlay(seen, spec, target, files))
@@ -80,12 +81,12 @@ def judge_launch_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | 
     return _roll_out(case, wanted, files)
 
 
-def _first(seen: Observation, workload: Workload | None, before: Setting) -> Stage:
+def _first(seen: Observation, workload: Workload | None, before: Setting, reason: Reason) -> Stage:
     ref, name = seen.draft.ref, short(launch_map_name(seen.draft.ref.name))
     what = "the present setting" if before is not None else "no speculation, for neither target nor spec.speculation names a drafter whole"
     engines = f"engines of {workload.called}" if workload is not None else "engines"
     action = ApplyConfigMap(build_config_map(ref.namespace, ref.name, before, before, {}))
-    return Stage(RolledOut.AWAITS_VERIFIED, f"ConfigMap {name} gets {what}, so that {engines} start. Nothing to do.", (action,))
+    return Stage(reason, f"ConfigMap {name} gets {what}, so that {engines} start. Nothing to do.", (action,))
 
 
 def _unread(case: _Case, present: Setting, *, verified: bool) -> RollingOut:
@@ -142,7 +143,7 @@ def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
         return RollingOut(stage, status if marked else remembered)
     if not marked:
         said = f"{case.workload.called} starts again from the new file: {case.workload.kind.replacing(case.workload.body)}"
-        return RollingOut(Stage(RolledOut.ROLLING_OUT, said, (*actions, ApplyRollout(_mark(case.workload.body, mark)))), status)
+        return RollingOut(Stage(RolledOut.ROLLING_OUT, said, (*actions, ApplyMark(_mark(case.workload.body, mark)))), status)
     if files.kind is VerdictKind.PRESENT:
         said = f"{case.workload.called} keeps its present setting, the best one measured; the file says it. Nothing to do."
         return RollingOut(Stage(RolledOut.PRESENT_KEPT, said, actions), None)
@@ -206,7 +207,7 @@ def _give_back(seen: Observation, workload: Workload, file: LaunchFile) -> tuple
     ref, actions = seen.draft.ref, []
     if file.text != to_launch_file(ref.name, file.before):
         actions.append(ApplyConfigMap(build_config_map(ref.namespace, ref.name, file.before, file.before, file.others)))
-    mark = (ApplyRollout(_mark(workload.body, None)),) if _has_mark(seen, workload) else ()
+    mark = (ApplyMark(_mark(workload.body, None)),) if _has_mark(seen, workload) else ()
     return (*actions, *mark)
 
 
@@ -244,7 +245,7 @@ def delete_launch_file(seen: Observation) -> tuple[tuple[Action, ...], tuple[Eve
     if workload is None or not names_launch_map(template_of(workload.body), ref.name):
         return ((EnsureConfigMapDeleted(name),) if file.is_labelled else ()), ()
     kept = (ApplyConfigMap(build_kept_map(ref.namespace, ref.name, file.before, file.uid)),) if file.is_labelled else ()
-    mark = (ApplyRollout(_mark(workload.body, None)),) if _has_mark(seen, workload) else ()
+    mark = (ApplyMark(_mark(workload.body, None)),) if _has_mark(seen, workload) else ()
     said = f"ConfigMap {name} stays, with the old setting: engines of {workload.called} read it at every start. Delete it when no manifest "
     return (*kept, *mark), (Event("Normal", CONFIG_FILE_KEPT, f"{said}names it."),) if kept else ()
 

@@ -20,9 +20,10 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import LONGEST_MESSAGE, REASONS, STAGES, SUMMARIES, parse_conditions
 from tabletune_operator.decide import decide
 from tabletune_operator.files import parse_files
+from tabletune_operator.launch_file import LaunchFile, Reading, to_launch_file
 from tabletune_operator.loan import Loan, take_replica
 from tabletune_operator.observation import Damage, ObjectRef, Observation, Queue, Rival
-from tabletune_operator.plan import ApplyRollout, BorrowReplica, EnsureJob, EnsureJobDeleted, Plan, RestoreTarget, ReturnReplica
+from tabletune_operator.plan import ApplyMark, ApplyRollout, BorrowReplica, EnsureJob, EnsureJobDeleted, Plan, RestoreTarget, ReturnReplica
 from tabletune_operator.sidecars import parse_state
 from tabletune_operator.status import DraftTableStatus
 from tabletune_operator.target import TargetError
@@ -149,12 +150,35 @@ def with_profile(**fields: Any) -> Change:
     return change
 
 
+def with_manifest(**fields: Any) -> Change:
+    def change(seen: Observation) -> Observation:
+        if seen.workload is None or seen.workload.manifest is None:
+            return seen
+        return replace(seen, workload=replace(seen.workload, manifest=replace(seen.workload.manifest, **fields)))
+
+    return change
+
+
+def reads_our_file(mark: str | None) -> Change:
+    """A target that we did not roll out, and what its engine reads at its start."""
+    held = LaunchFile("uid-file", is_labelled=True, text=to_launch_file("chat", None), before={"method": "ngram"}, others={})
+
+    def change(seen: Observation) -> Observation:
+        seen = with_manifest(reading=Reading(is_read=True, problem=None), mark=mark)(seen)
+        if seen.workload is None:
+            return seen
+        return replace(seen, workload=replace(seen.workload, owner=None, rolled=None), launch_file=held)
+
+    return change
+
+
 OBJECT: dict[str, Change] = {
     "as it is": same,
     "deleting": lambda seen: replace(seen, draft=replace(seen.draft, deleting=True)),
     "no finalizer": lambda seen: replace(seen, draft=replace(seen.draft, has_finalizer=False)),
     "spec damaged": lambda seen: replace(seen, draft=replace(seen.draft, spec=Damage("spec.profile cannot be read."))),
     "recommend": with_mode("Recommend"),
+    "config file": with_mode("ConfigFile"),
     "borrows": with_profile(placement="BorrowReplica"),
     "never": with_profile(policy="Never"),
     "asked again": lambda seen: replace(seen, draft=replace(seen.draft, reprofile="1")),
@@ -176,6 +200,9 @@ TARGET: dict[str, Change] = {
     "lent, unreadable": lent(with_replicas=1, damaged=True),
     "not honoured": with_sidecars("NotHonoured"),
     "silent": with_sidecars(None),
+    "reads our file": reads_our_file(None),
+    "reads our file, marked": reads_our_file("abc123"),
+    "has an overlay": with_manifest(has_parts=True),
 }
 RESULT: dict[str, Change] = {
     "as it is": same,
@@ -232,6 +259,10 @@ def check_actions(seen: Observation, plan: Plan) -> None:
         assert not seen.draft.deleting
         assert seen.workload is not None and seen.workload.foreign is None
         assert isinstance(seen.files, Damage) or seen.files is None or seen.files.kind is not VerdictKind.PRESENT
+    if ApplyMark in kinds:
+        assert not {ApplyRollout, RestoreTarget} & set(kinds), "one way at a time"
+    if any(isinstance(action, ApplyMark) and "spec" in action.manifest for action in plan.actions):
+        assert seen.job is None and not seen.draft.deleting
     if RestoreTarget in kinds:
         assert ours, "only what we rolled out is given back by us"
         assert ApplyRollout not in kinds
@@ -249,6 +280,9 @@ def check_actions(seen: Observation, plan: Plan) -> None:
         assert plan.actions == ()
         assert seen.job is None
     for action in plan.actions:
+        if isinstance(action, ApplyMark):
+            assert action.manifest.get("spec", {}).keys() <= {"template"}
+            assert action.manifest["metadata"].keys() == {"name", "namespace", "uid"}
         if isinstance(action, ApplyRollout):
             assert "replicas" not in action.manifest["spec"]
             assert action.manifest["metadata"]["uid"] == "uid-decode"
