@@ -226,7 +226,7 @@ def judge_left_file(seen: Observation, mode: str) -> Stage | None:
     if actions:
         said = f"spec.rollout.mode is {mode} now: the file of {workload.called} says again what it said before, and it starts from that: "
         return Stage(RolledOut.GIVING_BACK, said + workload.kind.replacing(workload.body), actions)
-    if mode == "Patch" and workload.manifest is not None and workload.manifest.reading.is_read:
+    if mode != "Recommend" and workload.manifest is not None and workload.manifest.reading.is_read:
         source = short(launch_map_name(seen.draft.ref.name))
         said = (
             f"The engine of {workload.called} reads ConfigMap {source} (--config), and flags would override only half of it. Nothing was "
