@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from world import Body, World, _merged, deployment, draft_table
+from world import Body, StoppedError, World, _merged, deployment, draft_table
 from world_files import sidecar_state
 
 from tabletune import formats
@@ -318,4 +318,35 @@ async def test_a_file_named_wrongly_is_told(args: list[str], says: str) -> None:
     made.roll()
     await made.turns(2)
     assert says in made.message("RolledOut")
+    assert mark(made) is None
+
+
+@pytest.mark.parametrize("calls", range(24))
+async def test_stopped_at_any_call_the_file_is_always_there_and_comes_before_the_mark(calls: int) -> None:
+    made = World(manifest(), draft_table(rollout=CONFIG_FILE, speculation=SPECULATION))
+    made.roll()
+    made.fail_after = calls
+
+    async def walk(turns: int) -> None:
+        for _ in range(turns):
+            try:
+                await made.turn()
+            except StoppedError:
+                made.fail_after = None
+            if ("Job", "chat-profile") in made.objects and ("ConfigMap", "chat-tabletune") not in made.objects:
+                made.finish_profile()
+                made.get("ConfigMap", "chat-tabletune")["data"][formats.VLLM_YAML] = yaml.safe_dump({"speculative-config": BARE})
+            assert mark(made) is None or in_file(made) == BARE
+
+    await walk(12)
+    assert made.condition("RolledOut") == ("Unknown", "NotProvable")
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
+    made.fail_after = made.calls + calls % 4
+    for _ in range(5):
+        try:
+            await made.turn()
+        except StoppedError:
+            made.fail_after = None
+    assert ("DraftTable", "chat") not in made.objects
+    assert in_file(made) == PRESENT
     assert mark(made) is None
