@@ -40,6 +40,8 @@ OTHERS = ("argoproj.io", "kustomize.config.k8s.io", "kustomize.toolkit.fluxcd.io
 """Groups of other tools' objects, of which only the form is checked; tests/api builds what is Kustomize's."""
 PATCH = "-patch.yaml"
 """Kustomize's patches are parts of objects."""
+TEMPLATES = {"LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate")}
+"""Kinds of others, of which the pod template is checked."""
 QUANTITIES = ("limits", "requests")
 """Maps whose values the API server takes as a number too, which the client's types do not say."""
 
@@ -88,6 +90,12 @@ def check_types(source: Source) -> Iterator[str]:
             continue
         if body["apiVersion"] == f"{GROUP}/{VERSION}":
             yield from _check_model(where, DraftTableSpec, body["spec"], ("spec",))
+            continue
+        if body["kind"] in TEMPLATES:
+            template = body["spec"]
+            for name in TEMPLATES[body["kind"]]:
+                template = template[name]
+            yield from _check_model(where, client.V1PodTemplateSpec, _with_text_quantities(template), ("spec", *TEMPLATES[body["kind"]]))
             continue
         model = getattr(client, body["apiVersion"].rpartition("/")[2].capitalize() + body["kind"], None)
         if model is None:

@@ -33,6 +33,7 @@ _ROOTS = {
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
     "StatefulSet": "/apis/apps/v1/namespaces/{namespace}/statefulsets",
+    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets",
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "Event": "/api/v1/namespaces/{namespace}/events",
     "Service": "/api/v1/namespaces/{namespace}/services",

@@ -56,12 +56,23 @@ class TargetRef(Model):
                 "self == oldSelf",
                 "spec.targetRef cannot be changed: a roll-out belongs to one workload. "
                 "Make another DraftTable, and delete this one to restore its workload.",
-            )
+            ),
+            rule(
+                "self.kind != 'DisaggregatedSet'",
+                "spec.targetRef.kind DisaggregatedSet is refused: it replaces prefill and decode together; a Job measures decode alone. "
+                "Set one num_speculative_tokens in its decode role.",
+            ),
+            rule(
+                "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1')",
+                "spec.targetRef: apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet, apps/v1 with the others.",
+            ),
         )
     )
 
-    api_version: Literal["apps/v1"] = "apps/v1"
-    kind: Literal["Deployment", "StatefulSet"] = "Deployment"
+    api_version: Literal["apps/v1", "leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"] = "apps/v1"
+    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet", "DisaggregatedSet"] = Field(
+        default="Deployment", description="A LeaderWorkerSet only with groups of one pod; a DisaggregatedSet is refused."
+    )
     name: Name = Field(description="Name of the workload, in the namespace of this DraftTable.")
     container: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         default=None, description="Container that runs vLLM. Needed only if several do."

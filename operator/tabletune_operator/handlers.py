@@ -13,6 +13,7 @@ import kopf
 
 from tabletune_operator.cluster import Cluster, ClusterError
 from tabletune_operator.crd import GROUP, PLURAL, VERSION
+from tabletune_operator.kinds import owner_of
 from tabletune_operator.observation import ObjectRef
 from tabletune_operator.observe import Observer, target_of
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
@@ -90,9 +91,12 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
 
     @kopf.on.event("apps", "v1", "deployments", registry=registry)
     @kopf.on.event("apps", "v1", "statefulsets", registry=registry)
-    async def on_target_changed(namespace: str | None, name: str | None, body: kopf.Body, memo: kopf.Memo, **indices: Any) -> None:
-        for draft_table in tuple(indices[INDEX].get((str(namespace), str(body["kind"]), str(name)), ())):
-            await _reconcile(memo, namespace, draft_table)
+    async def on_target_changed(namespace: str | None, body: kopf.Body, memo: kopf.Memo, **indices: Any) -> None:
+        """Of a target, or of what its controller makes for it: kinds that not every cluster has are followed by that."""
+        named = (str(body["kind"]), str(body["metadata"]["name"]))
+        for kind, name in {named, owner_of(body) or named}:
+            for draft_table in tuple(indices[INDEX].get((str(namespace), kind, name), ())):
+                await _reconcile(memo, namespace, draft_table)
 
     return registry
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tabletune_operator.conditions import short
+from tabletune_operator.crd import GROUP
 
 Body = Mapping[str, Any]
 
@@ -19,6 +20,9 @@ REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
 """Written by the controller of Deployments on them and on their ReplicaSets."""
 REVISION_LABEL = "controller-revision-hash"
 """Written by the controller of StatefulSets on pods: the name of the revision that they were made from."""
+SET_DOMAIN = "leaderworkerset.sigs.k8s.io/"
+SET_NAME_LABEL, SET_REVISION_LABEL = f"{SET_DOMAIN}name", f"{SET_DOMAIN}template-revision-hash"
+"""Written by the controller of LeaderWorkerSets on pods, and on the template of the StatefulSet that makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +34,25 @@ class Kind(ABC):
     short_name: str
     between: str | None  # kind of the objects between a workload and its pods, to be listed for `pods_of`
 
+    def path_of(self, workload: Body) -> tuple[str, ...]:
+        """Where its pod template lies."""
+        return ("spec", "template")
+
     def template_of(self, workload: Body) -> Mapping[str, Any]:
         """The pod template (`metadata`, `spec`), whole."""
-        template: Mapping[str, Any] = workload["spec"]["template"]
+        found: Any = workload
+        for name in self.path_of(workload):
+            found = found[name]
+        template: Mapping[str, Any] = found
         return template
 
-    def with_template(self, workload: Body, template: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy with this pod template in place of its own; of an object without a spec, one that holds nothing else there."""
-        return {**workload, "spec": {**workload.get("spec", {}), "template": template}}
+    def refusal(self, workload: Body) -> str | None:
+        """Why no table can be measured for it as it is, and what to do; None: nothing speaks against it."""
+        return None
+
+    def restart_hazard(self, workload: Body) -> str | None:
+        """What a restart of one container would stop besides it, and what to do; None: nothing. A sidecar may restart."""
+        return None
 
     def selector_of(self, workload: Body) -> Mapping[str, Any]:
         """The LabelSelector that its pods match."""
@@ -52,7 +67,7 @@ class Kind(ABC):
         """Templates of PersistentVolumeClaims of which each pod gets its own, as a volume of the claim's name."""
         return tuple(workload["spec"].get("volumeClaimTemplates") or ())
 
-    def is_seen(self, workload: Body) -> bool:
+    def is_seen(self, workload: Body, between: Iterable[Body]) -> bool:
         """Has its controller seen the newest template, so that `pods_of` tells which pods have it?"""
         status = workload.get("status") or {}
         return int(status.get("observedGeneration", 0)) >= int(workload["metadata"].get("generation", 0))
@@ -72,6 +87,10 @@ class Kind(ABC):
     def stuck(self, workload: Body, pod: str) -> str | None:
         """What a person must do about a new replica that did not start, once the old template is back; None: nothing."""
         return None
+
+    def again(self, workload: Body) -> str:
+        """What makes another try of a roll-out, for a message: a command where there is one."""
+        return f"kubectl rollout restart {self.short_name}/{workload['metadata']['name']}"
 
     @property
     def surges(self) -> bool:
@@ -139,11 +158,85 @@ class _StatefulSet(Kind):
         return None
 
 
+class _LeaderWorkerSet(Kind):
+    """Groups of pods, of which one pod alone is a replica like any other: the pod of a StatefulSet that has the set's name.
+
+    Source: github.com/kubernetes-sigs/lws, api/leaderworkerset/v1 and pkg/controllers, August 2026. Its controller does not write
+    `observedGeneration`, so what it has seen is read from that StatefulSet.
+    """
+
+    __slots__ = ()
+
+    def path_of(self, workload: Body) -> tuple[str, ...]:
+        """The leader's template where there is one: a group's first pod is its leader."""
+        name = "leaderTemplate" if workload["spec"]["leaderWorkerTemplate"].get("leaderTemplate") else "workerTemplate"
+        return ("spec", "leaderWorkerTemplate", name)
+
+    def refusal(self, workload: Body) -> str | None:
+        size = int(workload["spec"]["leaderWorkerTemplate"].get("size", 1))
+        if size == 1:
+            return None
+        return (
+            f"has groups of {size} pods (leaderWorkerTemplate.size) that are one engine together, and a profiling Job is one pod. "
+            "Nothing was changed. Set one num_speculative_tokens in its --speculative-config, or groups of size 1."
+        )
+
+    def restart_hazard(self, workload: Body) -> str | None:
+        policy = workload["spec"]["leaderWorkerTemplate"].get("restartPolicy", "RecreateGroupOnPodRestart")
+        if policy in {"None", "Default"}:
+            return None
+        return (
+            f"has leaderWorkerTemplate.restartPolicy {policy}: with it a restart of the sidecar alone would end the engine. "
+            "Nothing was changed. Set it to None, which for groups of size 1 changes nothing else, or spec.rollout.mode to Recommend."
+        )
+
+    def selector_of(self, workload: Body) -> Mapping[str, Any]:
+        """Its controller gives pods this label; it is in no template."""
+        return {"matchLabels": {SET_NAME_LABEL: workload["metadata"]["name"]}}
+
+    def claims_of(self, workload: Body) -> tuple[Mapping[str, Any], ...]:
+        return tuple(workload["spec"]["leaderWorkerTemplate"].get("volumeClaimTemplates") or ())
+
+    def is_seen(self, workload: Body, between: Iterable[Body]) -> bool:
+        leaders = _leaders_of(workload, between)
+        if leaders is None:
+            return False
+        return _is_made_from(leaders["spec"]["template"], self.template_of(workload))
+
+    def pods_of(self, workload: Body, between: Iterable[Body], pods: Iterable[Body]) -> Iterator[tuple[Body, bool]]:
+        leaders = _leaders_of(workload, between)
+        if leaders is None:
+            return
+        newest = (leaders["spec"]["template"]["metadata"].get("labels") or {}).get(SET_REVISION_LABEL)
+        for pod in pods:
+            if _is_owned_by(pod, leaders["metadata"]["uid"]):
+                revision = (pod["metadata"].get("labels") or {}).get(SET_REVISION_LABEL)
+                yield pod, newest is not None and revision == newest
+
+    def replacing(self, workload: Body) -> str:
+        rolling = _rolling_of(workload)
+        unavailable, surge = rolling.get("maxUnavailable", 1), rolling.get("maxSurge", 0)
+        return f"1 restart per replica, by its own rolloutStrategy (maxUnavailable {unavailable}, maxSurge {surge}). Nothing to do."
+
+    def held_back(self, workload: Body, old: Iterable[str]) -> str | None:
+        names, below = sorted(old, key=_ordinal), int(_rolling_of(workload).get("partition") or 0)
+        if not names or _ordinal(names[-1]) >= below:
+            return None
+        return f"rolloutStrategy.rollingUpdateConfiguration.partition is {below}: {_shown(names)} as before until you lower it."
+
+    def again(self, workload: Body) -> str:
+        return "change an annotation of its pod template"
+
+
 DEPLOYMENT = _Deployment("apps/v1", "Deployment", "deploy", between="ReplicaSet")
 STATEFUL_SET = _StatefulSet("apps/v1", "StatefulSet", "sts", between=None)
+LEADER_WORKER_SET = _LeaderWorkerSet("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", between="StatefulSet")
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (DEPLOYMENT, STATEFUL_SET)}
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
 """By name: no two of them share one."""
+
+OWNERS = frozenset({*KINDS, "DisaggregatedSet", "LLMInferenceService"})
+"""Kinds whose controllers write the workloads that they own, ours included: it is the owner that must be named, or nothing."""
 
 
 def kind_of(workload: Body) -> Kind:
@@ -158,7 +251,21 @@ def template_of(workload: Body) -> Mapping[str, Any]:
 
 def with_template(workload: Body, template: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with this pod template in place of its own."""
-    return kind_of(workload).with_template(workload, template)
+    return put(workload, kind_of(workload).path_of(workload), template)
+
+
+def put(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy with this value at the path; what is not there yet is made."""
+    name, *rest = path
+    return {**body, name: put(body.get(name) or {}, tuple(rest), value) if rest else value}
+
+
+def owner_of(workload: Body) -> tuple[str, str] | None:
+    """Kind and name of the object whose controller writes this workload, where that is of a kind that is known here."""
+    for reference in workload["metadata"].get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") in OWNERS:
+            return str(reference["kind"]), str(reference["name"])
+    return None
 
 
 def replicas_of(workload: Body) -> int:
@@ -183,6 +290,31 @@ def _annotations(body: Body) -> Mapping[str, str]:
 
 def _is_owned_by(body: Body, uid: str) -> bool:
     return any(reference["uid"] == uid for reference in body["metadata"].get("ownerReferences") or ())
+
+
+def _leaders_of(leader_worker_set: Body, stateful_sets: Iterable[Body]) -> Body | None:
+    """The StatefulSet of the groups' first pods. Those of a group's other pods have other names, and the leader as owner."""
+    uid, name = leader_worker_set["metadata"]["uid"], leader_worker_set["metadata"]["name"]
+    return next((s for s in stateful_sets if s["metadata"]["name"] == name and _is_owned_by(s, uid)), None)
+
+
+def _is_made_from(made: Body, template: Body) -> bool:
+    """By all that tells two roll-outs apart. Not whole: each was stored by another definition, which fills in other defaults."""
+    theirs, ours = (dict((t.get("metadata") or {}).get("annotations") or {}) for t in (made, template))
+    own = [{k: v for k, v in annotations.items() if k.startswith(f"{GROUP}/")} for annotations in (theirs, ours)]
+    return ours.items() <= theirs.items() and own[0] == own[1] and _started_by(made) == _started_by(template)
+
+
+def _started_by(template: Body) -> list[tuple[Any, ...]]:
+    pod = template["spec"]
+    containers = (*(pod.get("initContainers") or ()), *pod["containers"])
+    return [(c["name"], c.get("image"), c.get("command") or [], c.get("args") or []) for c in containers]
+
+
+def _rolling_of(leader_worker_set: Body) -> Mapping[str, Any]:
+    strategy = leader_worker_set["spec"].get("rolloutStrategy") or {}
+    rolling: Mapping[str, Any] = strategy.get("rollingUpdateConfiguration") or {}
+    return rolling
 
 
 def _on_delete(stateful_set: Body) -> bool:

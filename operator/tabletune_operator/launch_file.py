@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -17,11 +17,13 @@ from typing import Any
 
 import yaml
 
-from tabletune.argv import FLAG, fold_speculative_config, with_speculative_config
+from tabletune.argv import FLAG, with_speculative_config
 from tabletune.formats import FormatError
 from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, Setting, parse_recommendation, to_recommendation
 from tabletune.speculative_config import LONGEST_FIELD, TABLE_FIELD
 from tabletune.table import Table
+from tabletune_operator.command import ListCommand
+from tabletune_operator.config_file import OPTION, find_file
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
 from tabletune_operator.restore import container_of
@@ -30,7 +32,6 @@ from tabletune_operator.target import Target
 KEY = "vllm.yaml"
 VOLUME, MOUNT_PATH = "tabletune-config", "/etc/tabletune"
 PATH = f"{MOUNT_PATH}/{KEY}"
-OPTION = "--config"
 
 _YAML = (".yaml", ".yml")
 
@@ -151,7 +152,7 @@ def names_launch_map(template: Mapping[str, Any], draft_table: str) -> bool:
 
 def read_use(target: Target, draft_table: str) -> Reading:
     """Does the target name our file, once, and in the way in which vLLM takes it?"""
-    argv = _argv(target)
+    argv = target.start.words
     named = [value for flag, value in pairwise(argv) if flag == OPTION]
     joined = next((arg for arg in argv if arg.startswith(f"{OPTION}=")), None)
     ours = launch_map_name(draft_table)
@@ -166,63 +167,29 @@ def read_use(target: Target, draft_table: str) -> Reading:
     return _judge_file(target, named[0], ours, draft_table)
 
 
-def _argv(target: Target) -> tuple[str, ...]:
-    """As its manifest has it."""
-    container = container_of(target.template, target.container)
-    return (*(container.get("command") or ()), *(container.get("args") or ()))
-
-
 def _judge_file(target: Target, path: str, ours: str, draft_table: str) -> Reading:
     if PurePosixPath(path).suffix not in _YAML:
         return Reading(False, f"{OPTION} names {path!r:.60}, and vLLM reads .yaml or .yml only. Name {PATH}.")
-    source = _source_of(target, PurePosixPath(path))
+    source = find_file(target.template["spec"], container_of(target.template, target.container), target.start.words)
     if source is None:
         return Reading(False, f"{OPTION} names {path!r:.60}, which is in no ConfigMap that its pod mounts. {snippet(draft_table)}")
-    name, key = source
+    name, key = source.config_map, source.key
     if name != ours or key != KEY:
         return Reading(
             False,
             f"{OPTION} names {path!r:.60}, which is key {key} of ConfigMap {name:.60}, and vLLM takes one file. Move what it says into "
             f"args and mount key {KEY} of ConfigMap {ours}, or set spec.rollout.mode to Recommend.",
         )
-    if fold_speculative_config(_argv(target)).config is not None:
+    if target.start.speculation is not None:
         return Reading(
             True, f"Its arguments hold speculative flags too ({FLAG}), and they win over the file. Remove them: the file says the same."
         )
     return Reading(True, None)
 
 
-def _source_of(target: Target, path: PurePosixPath) -> tuple[str, str] | None:
-    """ConfigMap and key behind a path in the engine's container."""
-    pod = target.template["spec"]
-    container = container_of(target.template, target.container)
-    volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
-    for mount in sorted(container.get("volumeMounts") or (), key=lambda m: -len(m["mountPath"])):
-        root = PurePosixPath(mount["mountPath"])
-        if path != root and root not in path.parents:
-            continue
-        inside = str(PurePosixPath(mount.get("subPath", "")) / path.relative_to(root))
-        source = volumes.get(mount["name"], {}).get("configMap")
-        if source is None:
-            return None
-        keys = {item["path"]: item["key"] for item in source.get("items") or ()}
-        key = keys.get(inside) if keys else inside
-        return None if key is None else (source["name"], key)
-    return None
-
-
 def without_file(target: Target, before: Setting) -> Target:
-    """The target that reads our file, as if it had flags: what is measured gets its speculative config from the tuner alone."""
-    return replace(target, argv=tuple(_without_option(target.argv)), speculation=before)
-
-
-def _without_option(argv: Sequence[str]) -> Iterator[str]:
-    skipped = False
-    for arg in argv:
-        if skipped or arg == OPTION:
-            skipped = arg == OPTION
-            continue
-        yield arg
+    """The target as it was before we wrote its file. One that is to run without speculation has to be told so: the file may speculate."""
+    return replace(target, speculation=before, explicit_off=True)
 
 
 def snippet(draft_table: str) -> str:
@@ -233,14 +200,19 @@ def snippet(draft_table: str) -> str:
     )
 
 
-def config_template(target: Target, draft_table: str, parts: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The pod template of an overlay by which the engine reads our file. `parts`: a roll-out's, with plugin and sidecar; None: without."""
+def config_template(target: Target, draft_table: str, parts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The pod template of an overlay by which the engine reads our file. `parts`: a roll-out's, with plugin and sidecar; None: without.
+
+    None for an engine that a script starts: where an option is to stand in it is its author's to say.
+    """
+    if not isinstance(target.start, ListCommand):
+        return None
     template: dict[str, Any] = copy.deepcopy(dict(parts)) if parts is not None else {"spec": {"containers": [{"name": target.container}]}}
-    pod, theirs = template["spec"], container_of(target.template, target.container)
+    pod, start = template["spec"], target.start
     (container,) = pod["containers"]
-    field = "args" if theirs.get("args") or not theirs.get("command") else "command"
+    field, present = ("args", start.args) if start.args or not start.command else ("command", start.command)
     container.pop("args", None)
-    written = with_speculative_config(theirs.get(field) or (), None)
+    written = with_speculative_config(present, None)
     container[field] = [*written] if OPTION in written else [*written, OPTION, PATH]
     mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "readOnly": True}
     container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]

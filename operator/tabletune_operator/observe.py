@@ -22,7 +22,7 @@ from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
 from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of, template_of, with_template
-from tabletune_operator.launch_file import LaunchFile, launch_map_name, parse_launch_file
+from tabletune_operator.launch_file import KEY, LaunchFile, launch_map_name, parse_launch_file
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.manifest import Manifest, as_before, read_manifest
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
@@ -52,7 +52,7 @@ from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, Reco
 from tabletune_operator.rollout import SIDECAR_CONTAINER
 from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
 from tabletune_operator.status import DraftTableStatus
-from tabletune_operator.target import Target, TargetError, parse_target
+from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
 MANAGED_SELECTOR = ",".join(f"{label}={value}" for label, value in MANAGED_BY.items())
@@ -154,7 +154,7 @@ class Observer:
             found = await self._cluster.read("ConfigMap", draft.ref.namespace, name)
         return parse_launch_file(found) if found is not None else None
 
-    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft, own: _Own) -> Workload:
+    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft, own: _Own) -> Workload:
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
         original: Target | TargetError | Damage
         foreign: str | None = None
@@ -164,7 +164,8 @@ class Observer:
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
             restored = restore(as_applied(body) if foreign is not None else body)
             written = template_of(restored)
-            original = parse_target(with_template(restored, without_parts(written)), container)
+            plain = with_template(restored, without_parts(written))
+            original = parse_target(plain, container, await self._config_maps(draft.ref, config_map_of(plain, container)))
             manifest = read_manifest(original, written, draft.ref.name)
             original = as_before(original, manifest, own.recommended, own.launch_file)
         except TargetError as error:
@@ -183,10 +184,17 @@ class Observer:
             loan=_loan(body),
             keepers=await self._keepers(body, draft),
             foreign=foreign,
-            revised=kind_of(body).is_seen(body),
+            revised=kind_of(body).is_seen(body, between),
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
             manifest=manifest,
         )
+
+    async def _config_maps(self, ref: ObjectRef, name: str | None) -> dict[str, Mapping[str, str]]:
+        """That which holds the target's --config file. Ours says nothing: what it said before we wrote it is what counts (as_before)."""
+        if name == launch_map_name(ref.name):
+            return {name: {KEY: "{}"}}
+        found = await self._cluster.read("ConfigMap", ref.namespace, name) if name is not None else None
+        return {} if found is None or name is None else {name: found.get("data") or {}}
 
     async def _keepers(self, body: Body, draft: Draft) -> tuple[str, ...]:
         if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":

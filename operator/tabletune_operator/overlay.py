@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from tabletune_operator.restore import MERGED
 from tabletune_operator.target import Target
 
 KUSTOMIZATION, PATCH, HELM_VALUES = "kustomization.yaml", "tabletune-patch.yaml", "modelservice-values.yaml"
@@ -156,7 +155,8 @@ def _written_over(request: OverlayRequest) -> Iterable[str]:
     yield from (f".{field}" for field in ("command", "args") if field in container)
     theirs = next(c for c in request.target.template["spec"]["containers"] if c["name"] == request.target.container)
     present = {entry["name"] for entry in theirs.get("env") or ()}
-    yield from (f'.env[] | select(.name == "{variable.name}") | .value' for variable in MERGED if variable.name in present)
+    written = [entry["name"] for entry in container.get("env") or () if entry["name"] in present]
+    yield from (f'.env[] | select(.name == "{name}") | .value' for name in written)
 
 
 def _called(request: OverlayRequest) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tabletune.argv import FLAG, ArgvError, with_speculative_config
+from tabletune_operator.command import CommandError, Written
 from tabletune_operator.crd import Controller
+from tabletune_operator.kinds import put
 from tabletune_operator.pods import (
     DRAFT_TABLE_LABEL,
     ENGINE_SOCKET,
@@ -39,7 +40,7 @@ from tabletune_operator.restore import (
     container_of,
     template_digest,
 )
-from tabletune_operator.target import Target, TargetError
+from tabletune_operator.target import Target, TargetError, refusal
 
 SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478
@@ -81,8 +82,9 @@ def build_rollout(request: RolloutRequest) -> Rollout:
         TargetError: `EnvironmentNotMergeable` when PYTHONPATH or VLLM_PLUGINS comes from elsewhere, so that ours cannot be added.
     """
     target, container = request.target, container_of(request.target.template, request.target.container)
+    written = _written(target, request.config)
     present = {variable.name: _entry(container.get("env"), variable.name) for variable in MERGED}
-    template = _build_template(request, present)
+    template = _build_template(request, present, written)
     digest = hashlib.sha256(canonical(template).encode()).hexdigest()[:12]
     record = json.dumps(
         {
@@ -91,7 +93,7 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "container": target.container,
             "command": container.get("command"),
             "args": container.get("args"),
-            "environment": present,
+            "environment": {**present, **{name: _entry(container.get("env"), name) for name in written.environment}},
             "templateDigest": template_digest(target.template),
             "applied": template,
         }
@@ -111,18 +113,20 @@ def build_rollout(request: RolloutRequest) -> Rollout:
         },
     }
     # Never `replicas`: an autoscaler may own it.
-    return Rollout(target.kind.with_template(identity, annotated), record, digest)
+    return Rollout(put(identity, target.template_path, annotated), record, digest)
 
 
-def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None], written: Written) -> dict[str, Any]:
     target = request.target
-    container: dict[str, Any] = {"name": target.container, **_commands(target, request.config)}
+    fields = {"command": written.command, "args": written.args}
+    container: dict[str, Any] = {"name": target.container, **{name: value for name, value in fields.items() if value is not None}}
+    flags = [{"name": name, "value": value} for name, value in written.environment.items()]
     if request.config is None:
         # Named with their old values: an earlier roll-out of ours may own them, and what an owner stops applying is deleted.
-        old = [dict(entry) for entry in present.values() if entry is not None]
+        old = [*(dict(entry) for entry in present.values() if entry is not None), *flags]
         return {"spec": {"containers": [{**container, "env": old} if old else container]}}
     own = {SOCKET_VARIABLE: ENGINE_SOCKET, WARM_UP_VARIABLE: str(warm_up_seconds(target))}
-    container["env"] = [*_merge_environment(request, present), *({"name": name, "value": value} for name, value in own.items())]
+    container["env"] = [*_merge_environment(request, present), *flags, *({"name": name, "value": value} for name, value in own.items())]
     container["volumeMounts"] = shared_mounts()
     return {
         "spec": {
@@ -159,23 +163,11 @@ def _merge_environment(request: RolloutRequest, present: Mapping[str, Mapping[st
     return merged
 
 
-def _commands(target: Target, config: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """`args`, or `command` where the flags live there; both when the user wrote speculative flags into both."""
+def _written(target: Target, config: Mapping[str, Any] | None) -> Written:
     try:
-        if target.flags_in_command:
-            return {"command": _written(target.command, config)}
-        command = with_speculative_config(target.command, None)
-        changed = {} if command == target.command else {"command": list(command)}
-        return {**changed, "args": _written(target.args, config)}
-    except ArgvError as error:
-        raise TargetError(
-            "ArgumentNotUnderstood", f"{target.called}, container {target.container}: {error} Nothing was changed."
-        ) from error
-
-
-def _written(args: Sequence[str], config: Mapping[str, Any] | None) -> list[str]:
-    written = with_speculative_config(args, config)
-    return [literal(arg) if at and written[at - 1] == FLAG else arg for at, arg in enumerate(written)]
+        return target.start.write(config, explicit_off=target.explicit_off)
+    except CommandError as error:
+        raise refusal(target.called, target.container, error) from error
 
 
 def _sidecar(request: RolloutRequest) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.rollout import RollingOut, watch
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
-from tabletune_operator.kinds import kind_of, kubectl_name, template_of
+from tabletune_operator.kinds import kind_of, kubectl_name, put, template_of
 from tabletune_operator.launch_file import (
     LaunchFile,
     build_config_map,
@@ -119,7 +119,8 @@ def _overlay(seen: Observation, spec: DraftTableSpec, target: Target, files: Fil
         except TargetError:
             parts = None
     identity = {"apiVersion": target.kind.api_version, "kind": target.kind.name}
-    return build_overlay(OverlayRequest(name, launch_map_name(name), target, identity, config_template(target, name, parts)))
+    template = config_template(target, name, parts)
+    return {} if template is None else build_overlay(OverlayRequest(name, launch_map_name(name), target, identity, template))
 
 
 def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
@@ -259,4 +260,4 @@ def _mark(workload: Mapping[str, Any], digest: str | None) -> dict[str, Any]:
     identity = {"apiVersion": workload["apiVersion"], "kind": workload["kind"], "metadata": metadata}
     if digest is None:
         return identity
-    return kind_of(workload).with_template(identity, {"metadata": {"annotations": {DIGEST_ANNOTATION: digest}}})
+    return put(identity, kind_of(workload).path_of(workload), {"metadata": {"annotations": {DIGEST_ANNOTATION: digest}}})

@@ -15,7 +15,6 @@ from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
-from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
 from tabletune_operator.plan import Action, ApplyRollout, RestoreTarget
 from tabletune_operator.restore import restore, template_digest
@@ -129,8 +128,8 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
             Stage(
                 RolledOut.PUT_BACK,
                 f"The old setting of {workload.called} was put back after our roll-out, by another writer (GitOps, Helm) or by a roll-back "
-                "that was cut short. Left as it is. Commit ours there, or try again: kubectl rollout restart "
-                f"{kubectl_name(workload.body)}.",
+                "that was cut short. Left as it is. Commit ours there, or try again: "
+                f"{workload.kind.again(workload.body)}.",
             ),
             remembered,
         )
@@ -198,7 +197,7 @@ def watch(seen: Observation, workload: Workload, status: RolloutStatus | None, b
 def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:
     step = f"Old setting of {workload.called} restored at {clock(seen.now)}. Not tried again until spec or target changes."
     stuck = workload.kind.stuck(workload.body, failing.pod)
-    step += f" To have it replaced: {stuck}" if stuck else f" To try now: kubectl rollout restart {kubectl_name(workload.body)}"
+    step += f" To have it replaced: {stuck}" if stuck else f" To try now: {workload.kind.again(workload.body)}"
     return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
 

@@ -20,7 +20,7 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.act import act
 from tabletune_operator.cluster import ClusterError
 from tabletune_operator.decide import decide
-from tabletune_operator.kinds import KINDS
+from tabletune_operator.kinds import KINDS, LEADER_WORKER_SET, template_of
 from tabletune_operator.loan import FIELD_MANAGER
 from tabletune_operator.observation import ObjectRef, Observation
 from tabletune_operator.observe import Observer
@@ -55,7 +55,7 @@ def draft_table(name: str = "chat", *, target: str = "decode", kind: str = "Depl
             "creationTimestamp": to_time(created),
             "finalizers": ["tabletune.io/finalizer"],
         },
-        "spec": {"targetRef": {"kind": kind, "name": target}, **spec},
+        "spec": {"targetRef": {"apiVersion": KINDS[kind].api_version, "kind": kind, "name": target}, **spec},
     }
 
 
@@ -92,6 +92,13 @@ def stateful_set(name: str = "decode", *, replicas: int = 2, **spec: Any) -> Bod
     """The same, with names of its own for replicas."""
     made = deployment(name, replicas=replicas)
     return {**made, "kind": "StatefulSet", "spec": {**made["spec"], "serviceName": name, **spec}}
+
+
+def leader_worker_set(name: str = "decode", *, replicas: int = 2, **groups: Any) -> Body:
+    """The same, as groups of one pod."""
+    made = deployment(name, replicas=replicas)
+    spec = {"replicas": replicas, "leaderWorkerTemplate": {"workerTemplate": made["spec"]["template"], "restartPolicy": "None", **groups}}
+    return {**made, "apiVersion": LEADER_WORKER_SET.api_version, "kind": "LeaderWorkerSet", "spec": spec}
 
 
 def node(name: str = "node1", *, product: str = PRODUCT, gpus: int = 8) -> Body:
@@ -228,7 +235,7 @@ class World:
 
     @property
     def _controllers(self) -> Mapping[str, Callable[[str], None]]:
-        return {"Deployment": self.roll, "StatefulSet": self.roll_stateful_set}
+        return {"Deployment": self.roll, "StatefulSet": self.roll_stateful_set, "LeaderWorkerSet": self.roll_leader_worker_set}
 
     def roll(self, name: str = "decode", *, ready: bool = True) -> None:
         """The Deployment's controller: a ReplicaSet for the template, its pods beside or (when ready) instead of the old ones."""
@@ -265,6 +272,17 @@ class World:
             if there is None or (at >= kept and there["metadata"]["labels"]["controller-revision-hash"] != revision):
                 labels = {**LABELS, "controller-revision-hash": revision}
                 self.add_pod(f"{name}-{at}", target["spec"]["template"], target["metadata"]["uid"], ready=ready, labels=labels)
+
+    def roll_leader_worker_set(self, name: str = "decode", *, ready: bool = True) -> None:
+        """The LeaderWorkerSet's controller, for groups of one: a StatefulSet of its name makes the pods. No observedGeneration."""
+        template = copy.deepcopy(dict(template_of(self.get("LeaderWorkerSet", name))))
+        hashed, revision = "leaderworkerset.sigs.k8s.io/template-revision-hash", template_digest(template)[:10]
+        template.setdefault("metadata", {}).setdefault("labels", {})[hashed] = revision
+        uid, owner = f"uid-{name}-leaders", self.get("LeaderWorkerSet", name)["metadata"]["uid"]
+        metadata = {"name": name, "uid": uid, "ownerReferences": [{"uid": owner, "kind": "LeaderWorkerSet", "name": name}]}
+        self.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"template": template}})
+        for at in range(self.get("LeaderWorkerSet", name)["spec"]["replicas"]):
+            self.add_pod(f"{name}-{at}", template, uid, ready=ready, labels={**LABELS, hashed: revision})
 
     def remove_old_pods(self, target: str = "decode") -> None:
         for pod in self.pods(target, current=False):
@@ -417,7 +435,7 @@ def serving(*more: Any, target: Body | None = None, **spec: Any) -> World:
     """A target that serves, and a DraftTable for it."""
     target = deployment() if target is None else target
     made = World(target, draft_table(kind=target["kind"], **spec), *more)
-    (made.roll if target["kind"] == "Deployment" else made.roll_stateful_set)()
+    made._controllers[target["kind"]](target["metadata"]["name"])
     return made
 
 

@@ -1,0 +1,79 @@
+"""Targets that cannot have a table as they are, or at all: refused with the reason, before anything is changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from world import World, deployment, draft_table, leader_worker_set, serving
+
+
+def table(**spec: Any) -> dict[str, Any]:
+    return draft_table(kind="LeaderWorkerSet", **spec)
+
+
+async def test_a_leader_worker_set_is_measured_rolled_out_and_given_back() -> None:
+    made = serving(target=leader_worker_set())
+    before = json.dumps(made.get("LeaderWorkerSet", "decode")["spec"])
+    await made.until_rolling_out()
+    await made.turns(2)
+    assert made.state() == "Tracking"
+    assert made.get("DraftTable", "chat")["status"]["display"]["target"] == "lws/decode"
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
+    await made.turns(3)
+    assert json.dumps(made.get("LeaderWorkerSet", "decode")["spec"]) == before
+
+
+async def test_a_roll_out_that_its_controller_has_not_seen_yet_is_not_judged_by_the_old_replicas() -> None:
+    made = serving(target=leader_worker_set())
+    await made.turns(2)
+    made.finish_profile()
+    made.roll_leader_worker_set = lambda name="decode", ready=True: None  # type: ignore[method-assign]
+    while "apply LeaderWorkerSet" not in made.writes:
+        await made.turn()
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RollingOut")
+    assert "has the new setting; its replicas come next" in made.message("RolledOut")
+
+
+@pytest.mark.parametrize(
+    ("owner", "cure"),
+    [
+        ("LeaderWorkerSet", "Make a DraftTable whose spec.targetRef names LeaderWorkerSet wide."),
+        ("DisaggregatedSet", "That kind cannot have a table yet"),
+    ],
+)
+async def test_a_workload_that_another_object_made_is_refused_for_its_owner(owner: str, cure: str) -> None:
+    owned = deployment()
+    owned["metadata"]["ownerReferences"] = [{"kind": owner, "name": "wide", "uid": "u", "controller": True}]
+    made = World(owned, draft_table())
+    made.roll()
+    await made.turn()
+    assert made.condition("Accepted") == ("False", "TargetOwned")
+    assert f"belongs to {owner} wide" in made.message("Accepted")
+    assert cure in made.message("Accepted")
+    assert made.writes == []
+
+
+@pytest.mark.parametrize(("groups", "said"), [({"size": 2}, "groups of 2 pods"), ({"restartPolicy": "RecreateGroupAfterStart"}, "sidecar")])
+async def test_groups_that_cannot_have_a_table_are_refused_with_the_reason(groups: dict[str, Any], said: str) -> None:
+    made = World(leader_worker_set(**groups), table())
+    await made.turn()
+    assert made.condition("Accepted") == ("False", "TargetKindCannot")
+    assert said in made.message("Accepted")
+    assert not made.message("Accepted").endswith("…")
+    assert made.writes == []
+
+
+async def test_a_policy_that_only_a_sidecar_would_suffer_from_is_none_of_recommend() -> None:
+    made = World(leader_worker_set(restartPolicy="RecreateGroupAfterStart"), table(rollout={"mode": "Recommend"}))
+    await made.turn()
+    assert made.condition("Accepted")[1] == "WaitingForTarget"
+
+
+async def test_a_kind_that_the_cluster_lacks_is_asked_after() -> None:
+    made = World(table())
+    await made.turn()
+    assert made.condition("Accepted") == ("False", "TargetNotFound")
+    assert "There is no LeaderWorkerSet decode in namespace llm (is the CRD of LeaderWorkerSet installed?)." in made.message("Accepted")
