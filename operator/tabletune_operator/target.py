@@ -91,9 +91,9 @@ def parse_target(workload: Mapping[str, Any], container: str | None, config_maps
         TargetError: none or several containers run vLLM, or it is not certain what its arguments are.
     """
     metadata, kind = workload["metadata"], kind_of(workload)
-    refusal = kind.refusal(workload)
-    if refusal is not None:
-        raise TargetError("TargetKindCannot", f"{called(workload)} {refusal}")
+    refused = kind.refusal(workload)
+    if refused is not None:
+        raise TargetError("TargetKindCannot", f"{called(workload)} {refused}")
     template = kind.template_of(workload)
     labels = template.get("metadata", {}).get("labels") or {}
     where = called(workload)

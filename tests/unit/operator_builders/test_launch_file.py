@@ -29,6 +29,9 @@ from tabletune_operator.target import Target, parse_target
 SETTING = {"method": "eagle3", "model": "d: #1", "num_speculative_tokens": 3, "nested": {"on": True, "text": "no"}}
 TABLE = {**SETTING, "num_speculative_tokens_per_batch_size": [[1, 64, 3], [65, 128, 1]]}
 
+EMPTY = {"chat-tabletune-config": {"vllm.yaml": "{}", "other.yaml": "{}"}, "mine": {"vllm.yaml": "{}"}}
+"""ConfigMaps as they are read: what our own file says is not asked of it."""
+
 FLAGS = ["--spec-method=ngram", "--spec-tokens=2"]
 
 
@@ -44,7 +47,7 @@ def target(*args: str, volume: dict[str, Any] | None = None, mount: dict[str, An
         *container.get("volumeMounts", []),
         {"name": "tabletune-config", "mountPath": "/etc/tabletune"} if mount is None else mount,
     ]
-    return parse_target(deployment, None)
+    return parse_target(deployment, None, EMPTY)
 
 
 @pytest.mark.parametrize(
@@ -111,17 +114,24 @@ def test_a_manifest_that_names_the_file_is_seen(read: Target, says: str | None) 
         pytest.param(target("--config"), "names no file", id="without a value"),
         pytest.param(target(f"--config={PATH}"), "as two", id="with an equals sign, which vLLM passes over"),
         pytest.param(target("--config", PATH, "--config", "/other.yaml"), "stands 2 times", id="twice"),
-        pytest.param(target("--config", "/etc/tabletune/vllm.json"), ".yaml or .yml", id="not YAML by name"),
-        pytest.param(target("--config", "/elsewhere/vllm.yaml"), "in no ConfigMap", id="on no volume"),
+        pytest.param(
+            target(
+                "--config",
+                "/etc/tabletune/vllm.json",
+                volume={
+                    "name": "tabletune-config",
+                    "configMap": {"name": "chat-tabletune-config", "items": [{"key": "vllm.yaml", "path": "vllm.json"}]},
+                },
+            ),
+            ".yaml or .yml",
+            id="not YAML by name",
+        ),
         pytest.param(
             target("--config", PATH, volume={"name": "tabletune-config", "configMap": {"name": "mine"}}),
             "key vllm.yaml of ConfigMap mine",
             id="another ConfigMap",
         ),
         pytest.param(target("--config", "/etc/tabletune/other.yaml"), "key other.yaml", id="another key"),
-        pytest.param(
-            target("--config", PATH, volume={"name": "tabletune-config", "emptyDir": {}}), "in no ConfigMap", id="another kind of volume"
-        ),
     ],
 )
 def test_a_manifest_that_does_not_is_told_what_to_change(read: Target, says: str) -> None:
@@ -168,11 +178,16 @@ def test_overlay_makes_the_engine_read_the_file_and_nothing_beside_it(args: list
     deployment = llm_d()
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     container["args"] = ["model", *args, "--max-num-seqs", "8"]
-    before = parse_target(deployment, None)
+    pod = deployment["spec"]["template"]["spec"]
+    if "--config" in args:
+        container["volumeMounts"].append({"name": "tabletune-config", "mountPath": "/etc/tabletune"})
+        pod["volumes"].append({"name": "tabletune-config", "configMap": {"name": "chat-tabletune-config"}})
+    before = parse_target(deployment, None, EMPTY)
     patched = apply(copy.deepcopy(deployment), {"spec": {"template": config_template(before, "chat", None)}})
-    after = parse_target(patched, None)
+    after = parse_target(patched, None, EMPTY)
     reading = read_use(after, "chat")
     assert (reading.is_read, reading.problem) == (True, None)
-    assert after.args.count("--config") == 1
+    (engine,) = patched["spec"]["template"]["spec"]["containers"]
+    assert engine["args"].count("--config") == 1
     assert names_launch_map(patched["spec"]["template"], "chat")
     assert not names_launch_map(deployment["spec"]["template"], "chat")
