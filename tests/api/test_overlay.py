@@ -95,7 +95,7 @@ def test_engine_that_names_the_file_is_made_by_its_overlay_too(api: Api, namespa
     applied = api.apply(
         f"{path(namespace)}/{target.name}", {**built, "metadata": {**built["metadata"], "namespace": namespace}}, manager="git"
     )
-    after = parse_target(applied, None)
+    after = parse_target(applied, None, {launch_map_name("chat"): {"vllm.yaml": "{}"}})
     reading = read_use(after, "chat")
     assert (reading.is_read, reading.problem, after.speculation) == (True, None, None)
     assert has_parts(applied["spec"]["template"])
@@ -105,8 +105,9 @@ def test_example_reads_the_file_of_its_drafttable(api: Api, namespace: str, kube
     done = subprocess.run([kubectl, "kustomize", ROOT / "examples" / "gitops" / "config-file"], capture_output=True, text=True, check=True)
     built = {body["kind"]: body for body in yaml.safe_load_all(done.stdout)}
     deployment = {**built["Deployment"], "metadata": {**built["Deployment"]["metadata"], "namespace": namespace}}
-    target = parse_target(api.create(path(namespace), deployment), None)
-    reading = read_use(target, built["DraftTable"]["metadata"]["name"])
+    name = built["DraftTable"]["metadata"]["name"]
+    target = parse_target(api.create(path(namespace), deployment), None, {launch_map_name(name): {"vllm.yaml": "{}"}})
+    reading = read_use(target, name)
     assert (reading.is_read, reading.problem) == (True, None)
     assert (
         present_setting(None, DraftTableSpec.model_validate(built["DraftTable"]["spec"]))

@@ -190,4 +190,4 @@ def test_overlay_makes_the_engine_read_the_file_and_nothing_beside_it(args: list
     (engine,) = patched["spec"]["template"]["spec"]["containers"]
     assert engine["args"].count("--config") == 1
     assert names_launch_map(patched["spec"]["template"], "chat")
-    assert not names_launch_map(deployment["spec"]["template"], "chat")
+    assert not names_launch_map(llm_d()["spec"]["template"], "chat")
