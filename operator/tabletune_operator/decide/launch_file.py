@@ -68,7 +68,8 @@ def judge_launch_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | 
     if file is None or file.text is None:
         is_read = manifest is not None and manifest.reading.is_read
         reason = RolledOut.AWAITS_VERIFIED if wanted is None or files is None else RolledOut.ROLLING_OUT
-        return RollingOut(_first(seen, workload, present_setting(None if is_read else target, spec), reason), remembered)
+        before = file.before if file is not None and file.before is not None else present_setting(None if is_read else target, spec)
+        return RollingOut(_first(seen, workload, before, reason), remembered)
     if workload is None or manifest is None or target is None:
         return RollingOut(Stage(RolledOut.AWAITS_VERIFIED, "Nothing is rolled out before it is verified. Nothing to do."), remembered)
     case = _Case(seen, workload, manifest, file, _overlay(seen, spec, target, files))

@@ -173,6 +173,7 @@ def test_overlay_makes_the_engine_read_the_file_and_nothing_beside_it(args: list
     after = parse_target(patched, None)
     reading = read_use(after, "chat")
     assert (reading.is_read, reading.problem) == (True, None)
-    assert after.args.count("--config") == 1
+    (engine,) = patched["spec"]["template"]["spec"]["containers"]
+    assert engine["args"].count("--config") == 1
     assert names_launch_map(patched["spec"]["template"], "chat")
     assert not names_launch_map(deployment["spec"]["template"], "chat")

@@ -230,12 +230,21 @@ async def test_a_mark_that_somebody_takes_away_is_not_fought_over() -> None:
     assert made.condition("RolledOut") == ("Unknown", "NotProvable")
 
 
-async def test_an_edited_file_is_written_again() -> None:
+@pytest.mark.parametrize("damage", ["edited", "key removed", "deleted"])
+async def test_a_damaged_file_is_written_again_and_what_was_before_is_still_known(damage: str) -> None:
     made = await reading()
     await verified(made)
-    made.get(*MAP)["data"]["vllm.yaml"] = "speculative-config: {}\n"
-    await made.turns(2)
+    if damage == "edited":
+        made.get(*MAP)["data"]["vllm.yaml"] = "speculative-config: {}\n"
+    elif damage == "key removed":
+        del made.get(*MAP)["data"]["vllm.yaml"]
+    else:
+        del made.objects[MAP]
+    await made.turns(3)
     assert in_file(made) == BARE
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T14:40:00Z"
+    await made.turns(4)
+    assert in_file(made) == PRESENT
 
 
 async def test_deletion_gives_the_old_setting_back_and_leaves_the_file_that_engines_name() -> None:
