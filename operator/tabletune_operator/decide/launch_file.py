@@ -133,8 +133,9 @@ def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
     if tried and mark is not None and manifest.mark is None and not case.holds(setting):
         return RollingOut(_not_again(case, case.seen.draft.conditions.get("RolledOut")), remembered)
     status = remembered if tried else RolloutStatus(digest=request, started_at=to_time(case.seen.now))
-    # A mark that somebody took away was as good as another one: replicas started again, from the same file.
-    marked = manifest.mark == mark or (tried and manifest.mark is None)
+    # A mark that somebody took away was as good as another one: replicas started again, from the same file. And a sidecar that came since
+    # asks for no restart by itself.
+    marked = manifest.mark in {mark, launch_digest(setting, tracked=False)} or (tried and manifest.mark is None)
     if (not case.holds(setting) or not marked) and (waits := _waits(case)) is not None:
         return RollingOut(waits, remembered)
     actions = _kept_right(case, setting, before)

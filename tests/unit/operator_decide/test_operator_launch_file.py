@@ -139,6 +139,18 @@ async def test_without_plugin_the_bare_table_goes_into_the_file_then_replicas_st
     assert made.get("Deployment", "decode")["spec"]["template"]["spec"] == manifest()["spec"]["template"]["spec"], "nothing else is written"
 
 
+async def test_parts_that_come_by_git_ask_for_no_second_restart() -> None:
+    made = await reading()
+    await verified(made)
+    made.get("ConfigMap", "chat-tabletune")["data"][formats.SPECULATIVE_CONFIG] = json.dumps(BARE)
+    await made.turns(2)
+    with_parts(made)
+    before = revision(made)
+    await made.turns(4)
+    assert made.condition("RolledOut") == ("True", "Proved")
+    assert revision(made) == before
+
+
 async def test_with_the_parts_in_git_the_table_is_proved_and_followed() -> None:
     made = await reading()
     await verified(made)
