@@ -26,7 +26,7 @@ from tabletune_operator.target import Target, parse_target
 Body = dict[str, Any]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def kubectl() -> Path:
     return cluster_binaries() / "kubectl"
 

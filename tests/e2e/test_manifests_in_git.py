@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,24 +18,26 @@ PRESENT = yaml.safe_load(DRAFT)
 SPECULATION = {"method": PRESENT["method"], "model": PRESENT["model"], "maxDraftLength": PRESENT["num_speculative_tokens"]}
 
 
-def apply_overlay(place: Place, folder: Path, base: Body, files: Mapping[str, str]) -> None:
+def apply_overlay(place: Place, base: Body, files: Mapping[str, str]) -> None:
     """As its user does: the base and, beside it, the files as they are in the ConfigMap."""
-    (folder / "base").mkdir(exist_ok=True)
-    (folder / "base" / "modelserver.yaml").write_text(yaml.safe_dump(base))
-    (folder / "base" / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ["modelserver.yaml"]}))
-    (folder / "tuned").mkdir(exist_ok=True)
-    for name in OVERLAY:
-        (folder / "tuned" / name).write_text(files[name])
-    place.cluster.kubectl("apply", "-n", place.namespace, "-k", str(folder / "tuned"))
+    with tempfile.TemporaryDirectory() as checkout:
+        folder = Path(checkout)
+        (folder / "base").mkdir()
+        (folder / "base" / "modelserver.yaml").write_text(yaml.safe_dump(base))
+        (folder / "base" / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ["modelserver.yaml"]}))
+        (folder / "tuned").mkdir()
+        for name in OVERLAY:
+            (folder / "tuned" / name).write_text(files[name])
+        place.cluster.kubectl("apply", "-n", place.namespace, "-k", str(folder / "tuned"))
 
 
-def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(place: Place, tmp_path: Path) -> None:
+def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(place: Place) -> None:
     place.create(stand_in())
     place.wait_ready()
     place.create(draft_table(rollout={"mode": "Recommend"}))
     place.wait("RolledOut", "Recommended", seconds=300)
     place.assert_untouched()
-    apply_overlay(place, tmp_path, stand_in(), place.get("ConfigMap", "tuned-tabletune")["data"])
+    apply_overlay(place, stand_in(), place.get("ConfigMap", "tuned-tabletune")["data"])
     applied = to_bytes(place.template())
     place.wait("RolledOut", "Applied", seconds=300)
     place.until(lambda: place.conditions()["Tracking"]["status"] == "True", "it is followed")
@@ -58,7 +61,7 @@ def mark(place: Place) -> str | None:
     return found
 
 
-def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(place: Place, tmp_path: Path) -> None:
+def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(place: Place) -> None:
     # At the same moment, as a tool of Git does: the pod waits for the file, and starts with the setting that Git says.
     place.create(reading())
     place.create(draft_table(rollout={"mode": "ConfigFile"}, speculation=SPECULATION))
@@ -73,7 +76,7 @@ def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(pl
     assert "num_speculative_tokens_per_batch_size" in (parse_setting(data["vllm.yaml"]) or {})
 
     # Plugin and sidecar come by Git, once. The operator still writes its annotation and nothing else.
-    apply_overlay(place, tmp_path, reading(), data)
+    apply_overlay(place, reading(), data)
     place.wait("RolledOut", "Proved", seconds=300)
     assert place.jobs_started() == 1
     marked = place.template()

@@ -68,7 +68,8 @@ def judge_launch_file(seen: Observation, spec: DraftTableSpec, wanted: Wanted | 
     if file is None or file.text is None:
         is_read = manifest is not None and manifest.reading.is_read
         reason = RolledOut.AWAITS_VERIFIED if wanted is None or files is None else RolledOut.ROLLING_OUT
-        return RollingOut(_first(seen, workload, present_setting(None if is_read else target, spec), reason), remembered)
+        before = file.before if file is not None and file.before is not None else present_setting(None if is_read else target, spec)
+        return RollingOut(_first(seen, workload, before, reason), remembered)
     if workload is None or manifest is None or target is None:
         return RollingOut(Stage(RolledOut.AWAITS_VERIFIED, "Nothing is rolled out before it is verified. Nothing to do."), remembered)
     case = _Case(seen, workload, manifest, file, _overlay(seen, spec, target, files))
@@ -133,8 +134,9 @@ def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
     if tried and mark is not None and manifest.mark is None and not case.holds(setting):
         return RollingOut(_not_again(case, case.seen.draft.conditions.get("RolledOut")), remembered)
     status = remembered if tried else RolloutStatus(digest=request, started_at=to_time(case.seen.now))
-    # A mark that somebody took away was as good as another one: replicas started again, from the same file.
-    marked = manifest.mark == mark or (tried and manifest.mark is None)
+    # A mark that somebody took away was as good as another one: replicas started again, from the same file. And a sidecar that came since
+    # asks for no restart by itself.
+    marked = manifest.mark in {mark, launch_digest(setting, tracked=False)} or (tried and manifest.mark is None)
     if (not case.holds(setting) or not marked) and (waits := _waits(case)) is not None:
         return RollingOut(waits, remembered)
     actions = _kept_right(case, setting, before)

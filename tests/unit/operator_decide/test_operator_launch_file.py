@@ -139,6 +139,18 @@ async def test_without_plugin_the_bare_table_goes_into_the_file_then_replicas_st
     assert made.get("Deployment", "decode")["spec"]["template"]["spec"] == manifest()["spec"]["template"]["spec"], "nothing else is written"
 
 
+async def test_parts_that_come_by_git_ask_for_no_second_restart() -> None:
+    made = await reading()
+    await verified(made)
+    made.get("ConfigMap", "chat-tabletune")["data"][formats.SPECULATIVE_CONFIG] = json.dumps(BARE)
+    await made.turns(2)
+    with_parts(made)
+    before = revision(made)
+    await made.turns(4)
+    assert made.condition("RolledOut") == ("True", "Proved")
+    assert revision(made) == before
+
+
 async def test_with_the_parts_in_git_the_table_is_proved_and_followed() -> None:
     made = await reading()
     await verified(made)
@@ -230,12 +242,21 @@ async def test_a_mark_that_somebody_takes_away_is_not_fought_over() -> None:
     assert made.condition("RolledOut") == ("Unknown", "NotProvable")
 
 
-async def test_an_edited_file_is_written_again() -> None:
+@pytest.mark.parametrize("damage", ["edited", "key removed", "deleted"])
+async def test_a_damaged_file_is_written_again_and_what_was_before_is_still_known(damage: str) -> None:
     made = await reading()
     await verified(made)
-    made.get(*MAP)["data"]["vllm.yaml"] = "speculative-config: {}\n"
-    await made.turns(2)
+    if damage == "edited":
+        made.get(*MAP)["data"]["vllm.yaml"] = "speculative-config: {}\n"
+    elif damage == "key removed":
+        del made.get(*MAP)["data"]["vllm.yaml"]
+    else:
+        del made.objects[MAP]
+    await made.turns(3)
     assert in_file(made) == BARE
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T14:40:00Z"
+    await made.turns(4)
+    assert in_file(made) == PRESENT
 
 
 async def test_deletion_gives_the_old_setting_back_and_leaves_the_file_that_engines_name() -> None:
