@@ -15,6 +15,7 @@ from tabletune_operator.plan import (
     Action,
     ApplyConfigMap,
     ApplyFleet,
+    ApplyLaunchFile,
     ApplyMark,
     ApplyRecommendation,
     ApplyRollout,
@@ -75,7 +76,9 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
         case EnsureJobAccessDeleted(names):
             for kind, name in names:
                 await cluster.delete(kind, namespace, name)
-        case ApplyConfigMap(manifest) | ApplyRollout(manifest) | ApplyMark(manifest) | StopJob(manifest):
+        case ApplyRollout(manifest) if "resourceVersion" in manifest["metadata"]:
+            await cluster.replace(manifest)
+        case ApplyConfigMap(manifest) | ApplyRollout(manifest) | ApplyMark(manifest) | ApplyLaunchFile(manifest) | StopJob(manifest):
             await cluster.apply(manifest)
         case ApplyFleet(manifest):
             await cluster.apply(manifest, manager=FLEET_MANAGER)

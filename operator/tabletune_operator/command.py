@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -25,6 +26,8 @@ OTHER_SHELLS = frozenset({"zsh", "ksh", "fish", "csh", "tcsh"})
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _WRAPPERS = frozenset({"exec", "env", "nohup", "tini", "dumb-init", "nice", "setsid"})
+
+_READ_FIELDS = ("command", "args", "env", "envFrom")
 
 Container = Mapping[str, Any]
 
@@ -178,6 +181,13 @@ def read_command(container: Container) -> Command:
     Raises:
         CommandError: it is not certain what the engine's flags are.
     """
+    return _read(json.dumps({name: container[name] for name in _READ_FIELDS if name in container}))
+
+
+@lru_cache(maxsize=256)
+def _read(fields: str) -> Command:
+    """By the fields that matter, as text: a target is looked at several times in each reconcile, and a long script takes a while."""
+    container = json.loads(fields)
     items = (*(container.get("command") or ()), *(container.get("args") or ()))
     at = script_item(items)
     if at is not None:
@@ -196,7 +206,7 @@ def runs_vllm(container: Container) -> bool:
     items = (*(container.get("command") or ()), *(container.get("args") or ()))
     at = script_item(items)
     if at is not None:
-        return bool(RUNS_VLLM.search(items[at]))
+        return bool(RUNS_VLLM.search(" ".join(items[at:])))  # of the script, or of what it gets to run
     pairs = list(pairwise(items))
     if any(PurePosixPath(first).name == "vllm" and second == "serve" for first, second in pairs):
         return True

@@ -52,6 +52,7 @@ class Accepted:
     TARGET_NOT_FOUND = Reason("Accepted", "False", "TargetNotFound", Outlook.HUMAN, "Blocked")
     TARGET_OWNED = Reason("Accepted", "False", "TargetOwned", Outlook.HUMAN, "Blocked")
     KIND_CANNOT = Reason("Accepted", "False", "TargetKindCannot", Outlook.HUMAN, "Blocked")
+    ENGINE_TLS = Reason("Accepted", "False", "EngineTLS", Outlook.HUMAN, "Blocked")
     TARGET_TAKEN = Reason("Accepted", "False", "TargetTaken", Outlook.HUMAN, "Blocked")
     WAITING_FOR_TARGET = Reason("Accepted", "Unknown", "WaitingForTarget", Outlook.WAITING, "Checking")
     NO_ENGINE = Reason("Accepted", "False", "NoEngine", Outlook.HUMAN, "Blocked")
@@ -100,6 +101,7 @@ class Profiled:
     JOB_STOPPED = Reason("Profiled", "False", "JobStopped", Outlook.WORKING, "Starting")
     JOB_FAILED = Reason("Profiled", "False", "JobFailed", Outlook.HUMAN, "Failed")
     BLOCKED = Reason("Profiled", "False", "Blocked", Outlook.HUMAN, "Blocked")
+    SUSPENDED = Reason("Profiled", "False", "Suspended", Outlook.WAITING, "Suspended")
     POLICY_NEVER = Reason("Profiled", "False", "PolicyNever", Outlook.HUMAN, "Blocked")
     CONFIG_MAP_DAMAGED = Reason("Profiled", "False", "ConfigMapDamaged", Outlook.HUMAN, "Blocked")
 
@@ -133,6 +135,7 @@ class RolledOut:
     ROLL_OUT_NEEDS_GPU = Reason("RolledOut", "False", "RolloutNeedsGPU", Outlook.WAITING, "RollingOut")
     HELD_BACK = Reason("RolledOut", "False", "HeldBack", Outlook.HUMAN, "RollingOut")
     PROVING = Reason("RolledOut", "False", "Proving", Outlook.WORKING, "RollingOut")
+    SUSPENDED = Reason("RolledOut", "False", "Suspended", Outlook.WAITING, "Suspended")
     ROLLED_BACK = Reason("RolledOut", "False", "RolledBack", Outlook.HUMAN, "RolledBack")
     PUT_BACK = Reason("RolledOut", "False", "PutBack", Outlook.HUMAN, "Drifted")
     DRIFTED = Reason("RolledOut", "False", "Drifted", Outlook.HUMAN, "Drifted")

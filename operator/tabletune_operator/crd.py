@@ -64,13 +64,23 @@ class TargetRef(Model):
             ),
             rule(
                 "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1')",
-                "spec.targetRef: apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet, apps/v1 with the others.",
+                "spec.targetRef: kind LeaderWorkerSet and apiVersion leaderworkerset.x-k8s.io/v1 go together.",
+            ),
+            rule(
+                "(self.kind == 'LLMInferenceService') == self.apiVersion.startsWith('serving.kserve.io/')",
+                "spec.targetRef: kind LLMInferenceService and apiVersion serving.kserve.io/v1alpha1 or v1alpha2 go together.",
             ),
         )
     )
 
-    api_version: Literal["apps/v1", "leaderworkerset.x-k8s.io/v1", "disaggregatedset.x-k8s.io/v1"] = "apps/v1"
-    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet", "DisaggregatedSet"] = Field(
+    api_version: Literal[
+        "apps/v1",
+        "leaderworkerset.x-k8s.io/v1",
+        "serving.kserve.io/v1alpha1",
+        "serving.kserve.io/v1alpha2",
+        "disaggregatedset.x-k8s.io/v1",
+    ] = "apps/v1"
+    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet", "LLMInferenceService", "DisaggregatedSet"] = Field(
         default="Deployment", description="A LeaderWorkerSet only with groups of one pod; a DisaggregatedSet is refused."
     )
     name: Name = Field(description="Name of the workload, in the namespace of this DraftTable.")
@@ -269,6 +279,9 @@ class DraftTableSpec(Model):
     """What is wanted."""
 
     target_ref: TargetRef
+    state: Literal["Active", "Suspended"] = Field(
+        default="Active", description="Suspended starts nothing new: no Job, no roll-out. What runs stays, and is watched."
+    )
     node_pool: NodePool | None = None
     speculation: Speculation | None = None
     profile: Profile = Profile()

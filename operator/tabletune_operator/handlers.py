@@ -14,12 +14,14 @@ import kopf
 from tabletune_operator.cluster import Cluster, ClusterError
 from tabletune_operator.crd import GROUP, PLURAL, VERSION
 from tabletune_operator.kinds import owner_of
+from tabletune_operator.metrics import MetricsServer
 from tabletune_operator.observation import ObjectRef
 from tabletune_operator.observe import Observer, target_of
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
 from tabletune_operator.reconcile import Reconciler
 from tabletune_operator.settings import OperatorSettings
 from tabletune_operator.sidecars import build_client
+from tabletune_operator.telemetry import Telemetry
 
 DRAFT_TABLES = (GROUP, VERSION, PLURAL)
 OURS: Mapping[str, Any] = {**MANAGED_BY, DRAFT_TABLE_LABEL: kopf.PRESENT}
@@ -44,12 +46,16 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         settings.scanning.disabled = namespaced
         memo.cluster = await Cluster.connect()
         memo.http = build_client()
-        memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, lambda: datetime.now(UTC), served))
+        telemetry = Telemetry(_now())
+        memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, _now, served), telemetry)
+        memo.metrics = MetricsServer(metrics_port, lambda: telemetry.view, _now)
 
     image, served, namespaced = settings.image, settings.namespaces, bool(settings.namespaces)
+    metrics_port = settings.metrics_port
 
     @kopf.on.cleanup(registry=registry)
     async def stop(memo: kopf.Memo, **_: Any) -> None:
+        await asyncio.to_thread(memo.metrics.stop)
         await memo.http.aclose()
         await memo.cluster.close()
 
@@ -111,6 +117,10 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = 301
     settings.watching.connect_timeout = 60
     settings.networking.connect_timeout = 60
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _reconcile(memo: kopf.Memo, namespace: str | None, name: str | None) -> bool:

@@ -16,10 +16,17 @@ from tabletune_operator.crd import GROUP
 
 Body = Mapping[str, Any]
 
+RUNNING = "tabletune.io/running"
+"""Marks what `Kind.running` composed of two objects: it is read, and never written."""
+
+_BESIDE = ("labels", "annotations")
+"""Of a pod, where its spec stands without metadata."""
+
 REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
 """Written by the controller of Deployments on them and on their ReplicaSets."""
 REVISION_LABEL = "controller-revision-hash"
 """Written by the controller of StatefulSets on pods: the name of the revision that they were made from."""
+ROLE_LABEL = "llm-d.ai/role"
 SET_DOMAIN = "leaderworkerset.sigs.k8s.io/"
 SET_NAME_LABEL, SET_REVISION_LABEL = f"{SET_DOMAIN}name", f"{SET_DOMAIN}template-revision-hash"
 """Written by the controller of LeaderWorkerSets on pods, and on the template of the StatefulSet that makes them."""
@@ -32,7 +39,7 @@ class Kind(ABC):
     api_version: str
     name: str
     short_name: str
-    between: str | None  # kind of the objects between a workload and its pods, to be listed for `pods_of`
+    between: tuple[str, ...]  # kinds of the objects between a workload and its pods, to be listed for `pods_of`
 
     def path_of(self, workload: Body) -> tuple[str, ...]:
         """Where its pod template lies."""
@@ -46,6 +53,19 @@ class Kind(ABC):
         template: Mapping[str, Any] = found
         return template
 
+    def with_template(self, workload: Body, template: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy with this pod template in place of its own."""
+        return put(workload, self.path_of(workload), template)
+
+    def running(self, workload: Body, between: Iterable[Body]) -> Body | None:
+        """The workload with the pod template that its replicas are made from, where its own is a part of that; None: not made yet."""
+        return workload
+
+    @property
+    def written_whole(self) -> bool:
+        """Is it written by an update of the whole object? Else by server-side apply of our fields."""
+        return False
+
     def refusal(self, workload: Body) -> str | None:
         """Why no table can be measured for it as it is, and what to do; None: nothing speaks against it."""
         return None
@@ -56,7 +76,7 @@ class Kind(ABC):
 
     def selector_of(self, workload: Body) -> Mapping[str, Any]:
         """The LabelSelector that its pods match."""
-        selector: Mapping[str, Any] = workload["spec"]["selector"]
+        selector: Mapping[str, Any] = workload["spec"].get("selector") or {}
         return selector
 
     def replicas_of(self, workload: Body) -> int:
@@ -228,14 +248,82 @@ class _LeaderWorkerSet(Kind):
         return "change an annotation of its pod template"
 
 
-DEPLOYMENT = _Deployment("apps/v1", "Deployment", "deploy", between="ReplicaSet")
-STATEFUL_SET = _StatefulSet("apps/v1", "StatefulSet", "sts", between=None)
-LEADER_WORKER_SET = _LeaderWorkerSet("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", between="StatefulSet")
+class _LLMInferenceService(Kind):
+    """KServe's: its controller makes a Deployment from it and from the templates of the installation, and puts that back when changed.
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
+    So what runs is read from the Deployment, and the resource itself is written. Source: github.com/kserve/kserve,
+    pkg/apis/serving/v1alpha{1,2} and pkg/controller/v1alpha2/llmisvc, August 2026.
+    """
+
+    __slots__ = ()
+
+    def template_of(self, workload: Body) -> Mapping[str, Any]:
+        """A pod's spec, and its labels and annotations beside it, as one template."""
+        spec = workload["spec"]
+        metadata = {field: spec[field] for field in _BESIDE if field in spec}
+        return {**({"metadata": metadata} if metadata else {}), "spec": spec.get("template") or {"containers": []}}
+
+    def with_template(self, workload: Body, template: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = template.get("metadata") or {}
+        spec = {field: value for field, value in (workload.get("spec") or {}).items() if field not in _BESIDE}
+        return {**workload, "spec": {**spec, **{f: metadata[f] for f in _BESIDE if f in metadata}, "template": template["spec"]}}
+
+    def running(self, workload: Body, between: Iterable[Body]) -> Body | None:
+        deployment = _main_of(workload, between)
+        if deployment is None or (_own_annotations(deployment["spec"]["template"]) and not _own_annotations(self.template_of(workload))):
+            return None  # the second: ours was taken away, and is still there for a moment
+        made = {**self.with_template(workload, DEPLOYMENT.template_of(deployment)), RUNNING: True}
+        made = put(made, ("spec", "replicas"), DEPLOYMENT.replicas_of(deployment))
+        return put(made, ("spec", "selector"), DEPLOYMENT.selector_of(deployment))
+
+    @property
+    def written_whole(self) -> bool:
+        """One of KServe's definitions calls the whole `spec` atomic: an apply of a part would take away all the rest."""
+        return True
+
+    def refusal(self, workload: Body) -> str | None:
+        if not workload["spec"].get("worker"):
+            return None
+        return (
+            "has spec.worker: its groups of pods are one engine each, and a profiling Job is one pod. Nothing was changed. "
+            "Set one num_speculative_tokens in its --speculative-config, or remove spec.worker."
+        )
+
+    def is_seen(self, workload: Body, between: Iterable[Body]) -> bool:
+        deployment = _main_of(workload, between)
+        if deployment is None or not DEPLOYMENT.is_seen(deployment, ()):
+            return False
+        return _own_annotations(DEPLOYMENT.template_of(deployment)) == _own_annotations(self.template_of(workload))
+
+    def pods_of(self, workload: Body, between: Iterable[Body], pods: Iterable[Body]) -> Iterator[tuple[Body, bool]]:
+        made = tuple(between)
+        deployment = _main_of(workload, made)
+        if deployment is not None:
+            yield from DEPLOYMENT.pods_of(deployment, (b for b in made if b["kind"] == "ReplicaSet"), pods)
+
+    def replacing(self, workload: Body) -> str:
+        return "KServe restarts each replica once, by its spec.rolloutStrategy. Nothing to do."
+
+    def again(self, workload: Body) -> str:
+        return "change one of its spec.annotations"
+
+    @property
+    def surges(self) -> bool:
+        return True
+
+
+DEPLOYMENT = _Deployment("apps/v1", "Deployment", "deploy", between=("ReplicaSet",))
+STATEFUL_SET = _StatefulSet("apps/v1", "StatefulSet", "sts", between=())
+LEADER_WORKER_SET = _LeaderWorkerSet("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "lws", between=("StatefulSet",))
+
+LLM_INFERENCE_SERVICE = _LLMInferenceService(
+    "serving.kserve.io/v1alpha2", "LLMInferenceService", "llmisvc", between=("Deployment", "ReplicaSet")
+)
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, LLM_INFERENCE_SERVICE)}
 """By name: no two of them share one."""
 
-OWNERS = frozenset({*KINDS, "DisaggregatedSet", "LLMInferenceService"})
+OWNERS = frozenset({*KINDS, "DisaggregatedSet"})
 """Kinds whose controllers write the workloads that they own, ours included: it is the owner that must be named, or nothing."""
 
 
@@ -251,7 +339,7 @@ def template_of(workload: Body) -> Mapping[str, Any]:
 
 def with_template(workload: Body, template: Mapping[str, Any]) -> dict[str, Any]:
     """A copy with this pod template in place of its own."""
-    return put(workload, kind_of(workload).path_of(workload), template)
+    return kind_of(workload).with_template(workload, template)
 
 
 def put(body: Body, path: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -292,6 +380,20 @@ def _is_owned_by(body: Body, uid: str) -> bool:
     return any(reference["uid"] == uid for reference in body["metadata"].get("ownerReferences") or ())
 
 
+def _main_of(service: Body, between: Iterable[Body]) -> Body | None:
+    """The Deployment that decodes: all of it, or beside one that only prefills."""
+    for body in between:
+        labels = body["spec"]["template"]["metadata"].get("labels") or {} if body["kind"] == "Deployment" else {}
+        if body["kind"] == "Deployment" and _is_owned_by(body, service["metadata"]["uid"]) and labels.get(ROLE_LABEL) != "prefill":
+            return body
+    return None
+
+
+def _own_annotations(template: Body) -> dict[str, str]:
+    annotations = (template.get("metadata") or {}).get("annotations") or {}
+    return {key: value for key, value in annotations.items() if key.startswith(f"{GROUP}/")}
+
+
 def _leaders_of(leader_worker_set: Body, stateful_sets: Iterable[Body]) -> Body | None:
     """The StatefulSet of the groups' first pods. Those of a group's other pods have other names, and the leader as owner."""
     uid, name = leader_worker_set["metadata"]["uid"], leader_worker_set["metadata"]["name"]
@@ -301,8 +403,11 @@ def _leaders_of(leader_worker_set: Body, stateful_sets: Iterable[Body]) -> Body 
 def _is_made_from(made: Body, template: Body) -> bool:
     """By all that tells two roll-outs apart. Not whole: each was stored by another definition, which fills in other defaults."""
     theirs, ours = (dict((t.get("metadata") or {}).get("annotations") or {}) for t in (made, template))
-    own = [{k: v for k, v in annotations.items() if k.startswith(f"{GROUP}/")} for annotations in (theirs, ours)]
-    return ours.items() <= theirs.items() and own[0] == own[1] and _started_by(made) == _started_by(template)
+    return (
+        ours.items() <= theirs.items()
+        and _own_annotations(made) == _own_annotations(template)
+        and _started_by(made) == _started_by(template)
+    )
 
 
 def _started_by(template: Body) -> list[tuple[Any, ...]]:

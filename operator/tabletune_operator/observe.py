@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from tabletune_operator.drift import as_applied, foreign_speculation
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
-from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of, template_of, with_template
+from tabletune_operator.kinds import DEPLOYMENT, KINDS, called, kind_of, template_of, with_template
 from tabletune_operator.launch_file import KEY, LaunchFile, launch_map_name, parse_launch_file
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.manifest import Manifest, as_before, read_manifest
@@ -140,11 +140,10 @@ class Observer:
         namespace = table["metadata"]["namespace"]
         if kind not in KINDS:
             return None, ()  # of another version's definition; the spec says so
-        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name), self._between(KINDS[kind], namespace))
-        return body, between
-
-    async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
-        return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
+        version = str(table["spec"]["targetRef"].get("apiVersion", KINDS[kind].api_version))
+        lists = asyncio.gather(*(self._cluster.list(each, namespace) for each in KINDS[kind].between))
+        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name, version), lists)
+        return body, tuple(each for found in between for each in found)
 
     async def _launch_file(self, draft: Draft, config_maps: Iterable[Body]) -> LaunchFile | None:
         """One that outlived another DraftTable of this name has no labels, and is of use in its mode only."""
@@ -155,39 +154,51 @@ class Observer:
         return parse_launch_file(found) if found is not None else None
 
     async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft, own: _Own) -> Workload:
-        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
-        original: Target | TargetError | Damage
-        foreign: str | None = None
-        manifest: Manifest | None = None
-        try:
-            foreign = foreign_speculation(body)
-            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            restored = restore(as_applied(body) if foreign is not None else body)
-            written = template_of(restored)
-            plain = with_template(restored, without_parts(written))
-            original = parse_target(plain, container, await self._config_maps(draft.ref, config_map_of(plain, container)))
-            manifest = read_manifest(original, written, draft.ref.name)
-            original = as_before(original, manifest, own.recommended, own.launch_file)
-        except TargetError as error:
-            original = error
-        except RecordError as error:
-            original = Damage(str(error))
+        running, revised = kind_of(body).running(body, between), kind_of(body).is_seen(body, between)
+        original, foreign, manifest = await self._original(body, running, draft, own, revised=revised)
         annotations = body["metadata"].get("annotations") or {}
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
         seen = _target_pods(body, between, pods, engine)
         return Workload(
             body=body,
+            desired=kind_of(body).replicas_of(body if running is None else running),
             original=original,
             owner=annotations.get(OWNER_ANNOTATION),
             rolled=(rolled_digest(body) or "") if RECORD_ANNOTATION in annotations else None,
             loan=_loan(body),
             keepers=await self._keepers(body, draft),
             foreign=foreign,
-            revised=kind_of(body).is_seen(body, between),
+            revised=revised,
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
             manifest=manifest,
         )
+
+    async def _original(
+        self, body: Body, running: Body | None, draft: Draft, own: _Own, *, revised: bool
+    ) -> tuple[Target | TargetError | Damage, str | None, Manifest | None]:
+        """The target as its user wrote it, what somebody else wrote in place of our speculative config, and what of ours is the user's."""
+        if running is None:
+            told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
+            return TargetError("WaitingForTarget", told), None, None
+        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
+        foreign: str | None = None
+        try:
+            # What runs may lag behind what is written, and then tells nothing of who wrote it.
+            foreign = foreign_speculation(running) if revised or not kind_of(body).written_whole else None
+            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
+            wanted = restore(as_applied(running) if foreign is not None else running)
+            written = template_of(wanted)
+            if not kind_of(body).written_whole:
+                wanted = with_template(wanted, without_parts(written))
+            target = parse_target(wanted, container, await self._config_maps(draft.ref, config_map_of(wanted, container)))
+            manifest = read_manifest(target, written, draft.ref.name)
+            target = as_before(target, manifest, own.recommended, own.launch_file)
+            return (replace(target, base=restore(body)) if target.kind.written_whole else target), foreign, manifest
+        except TargetError as error:
+            return error, foreign, None
+        except RecordError as error:
+            return Damage(str(error)), foreign, None
 
     async def _config_maps(self, ref: ObjectRef, name: str | None) -> dict[str, Mapping[str, str]]:
         """That which holds the target's --config file. Ours says nothing: what it said before we wrote it is what counts (as_before)."""

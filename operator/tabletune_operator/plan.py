@@ -71,7 +71,17 @@ class EnsureConfigMapDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRollout:
-    """Server-side apply of our fields to the target. It names the target's uid, so it can never create one."""
+    """Server-side apply of our fields to the target. It names the target's uid, so it can never create one.
+
+    A manifest with a resource version is the whole object, to be written as an update.
+    """
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyLaunchFile:
+    """Write what was decided into the file that engines read at their start (mode ConfigFile)."""
 
     manifest: Mapping[str, Any]
 
@@ -115,6 +125,7 @@ Action = (
     | ApplyRecommendation
     | EnsureConfigMapDeleted
     | ApplyRollout
+    | ApplyLaunchFile
     | ApplyMark
     | RestoreTarget
     | BorrowReplica

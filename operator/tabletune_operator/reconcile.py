@@ -17,14 +17,16 @@ from tabletune_operator.decide import decide
 from tabletune_operator.observation import ObjectRef, Observation
 from tabletune_operator.observe import Observer
 from tabletune_operator.plan import EnsureJob, Plan
+from tabletune_operator.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    def __init__(self, cluster: Cluster, observer: Observer) -> None:
+    def __init__(self, cluster: Cluster, observer: Observer, telemetry: Telemetry) -> None:
         self._cluster = cluster
         self._observer = observer
+        self._telemetry = telemetry
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._starting = asyncio.Lock()
         self._queued: set[ObjectRef] = set()
@@ -41,7 +43,7 @@ class Reconciler:
         try:
             async with self._turns[ref.namespace]:
                 self._queued.discard(ref)
-                return await self._turn(ref)
+                return await self._timed_turn(ref)
         finally:
             self._queued.discard(ref)
 
@@ -50,10 +52,21 @@ class Reconciler:
         if time.monotonic() >= self._due.get(ref, 0.0):
             await self.reconcile(ref)
 
+    async def _timed_turn(self, ref: ObjectRef) -> bool:
+        began = time.monotonic()
+        try:
+            return await self._turn(ref)
+        except Exception as error:
+            self._telemetry.failed(error)
+            raise
+        finally:
+            self._telemetry.took(time.monotonic() - began)
+
     async def _turn(self, ref: ObjectRef) -> bool:
         seen = await self._observer.observe(ref)
         if seen is None:
             self._due.pop(ref, None)
+            self._telemetry.gone(ref)
             return True
         plan = decide(seen)
         if not any(isinstance(action, EnsureJob) for action in plan.actions):
@@ -69,6 +82,7 @@ class Reconciler:
         for action in plan.actions:
             log.info("%s/%s: %s", ref.namespace, ref.name, type(action).__name__)
         await act(plan, seen.draft, seen.now, self._cluster)
+        self._telemetry.acted(seen, plan)
         for event in plan.events:
             log.info("%s/%s: %s: %s", ref.namespace, ref.name, event.reason, event.message)
         self._due[ref] = time.monotonic() + plan.requeue_seconds

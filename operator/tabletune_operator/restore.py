@@ -15,7 +15,8 @@ from typing import Any, Literal
 from tabletune.argv import ArgvError, fold_speculative_config, with_speculative_config
 from tabletune_operator.command import CommandError, read_command, script_item, with_written
 from tabletune_operator.crd import GROUP
-from tabletune_operator.kinds import called, template_of, with_template
+from tabletune_operator.kinds import RUNNING, called, template_of, with_template
+from tabletune_operator.overlaying import take_out
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, PLUGIN_PATH
 
 RECORD_ANNOTATION = f"{GROUP}/record"
@@ -68,6 +69,8 @@ class Record:
     environment: Mapping[str, dict[str, Any] | None]  # whole entries of `env`, by name
     applied: Mapping[str, Any]
     template_digest: str
+    own: Mapping[str, Any] | None = None  # `spec` of an object that is written whole, as far as we wrote it
+    ours: Mapping[str, Any] | None = None  # what we wrote into it
 
 
 def rolled_digest(workload: Mapping[str, Any]) -> str | None:
@@ -94,6 +97,10 @@ def restore(workload: Mapping[str, Any]) -> dict[str, Any]:
     """
     record, restored = read_record(workload), copy.deepcopy(dict(workload))
     if record is None:
+        return restored
+    if record.ours is not None and not workload.get(RUNNING):
+        restored["spec"] = take_out(restored["spec"], record.own, record.ours) or {}
+        _remove_names(restored["metadata"], "annotations", RECORD_ANNOTATION, OWNER_ANNOTATION)
         return restored
     template = dict(template_of(restored))
     pod, applied = template["spec"], record.applied["spec"]
@@ -128,7 +135,14 @@ def read_record(workload: Mapping[str, Any]) -> Record | None:
         value = json.loads(text)
         version = value["formatVersion"]
         record = Record(
-            value["container"], value["command"], value["args"], value["environment"], value["applied"], value["templateDigest"]
+            value["container"],
+            value["command"],
+            value["args"],
+            value["environment"],
+            value["applied"],
+            value["templateDigest"],
+            value.get("own"),
+            value.get("ours"),
         )
         container_of(record.applied, record.container)
     except (ValueError, TypeError, KeyError, StopIteration) as error:
@@ -218,8 +232,8 @@ def _restore_environment(container: dict[str, Any], record: Record, applied: Map
     restored = []
     for entry in container.get("env") or ():
         name = entry["name"]
-        if name in OWN_VARIABLES and name in ours:
-            continue
+        if name in OWN_VARIABLES and name in ours and (name != WARM_UP_VARIABLE or entry == ours[name]):
+            continue  # another warm-up is its user's word
         if name not in merged or name not in ours:  # what held flags is restored with them
             restored.append(entry)
         elif entry == ours[name]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tabletune_operator.pods import OwnImage
 
 DEFAULT_LIVENESS = "http://0.0.0.0:8080/healthz"
+DEFAULT_METRICS_PORT = 9479
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class OperatorSettings:
     namespaces: tuple[str, ...]
     image: OwnImage
     liveness: str
+    metrics_port: int
     verbose: bool
 
 
@@ -37,6 +39,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         help="of that image ($TABLETUNE_IMAGE_PULL_POLICY)",
     )
     parser.add_argument("--liveness", default=DEFAULT_LIVENESS, metavar="URL", help="where health is served (default %(default)s)")
+    parser.add_argument("--metrics-port", type=int, default=DEFAULT_METRICS_PORT, metavar="PORT", help="of /metrics (default %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="log what the framework does, too")
     flags = parser.parse_args(arguments)
     if not flags.image:
@@ -46,5 +49,6 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         namespaces=tuple(sorted({name for name in named if name})),
         image=OwnImage(flags.image, flags.image_pull_policy),
         liveness=flags.liveness,
+        metrics_port=flags.metrics_port,
         verbose=flags.verbose,
     )

@@ -15,15 +15,13 @@ from tabletune_operator.command import Command, CommandError, read_command, runs
 from tabletune_operator.conditions import LONGEST_MESSAGE, clipped, short
 from tabletune_operator.config_file import Files, find_file, merge_file
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.kinds import Kind, called, kind_of
+from tabletune_operator.kinds import ROLE_LABEL, Kind, called, kind_of
 
 DEFAULT_PORT = 8000
 """Where vLLM listens unless told otherwise."""
 
 DEFAULT_START_DEADLINE_SECONDS = 3600
 """For a target without a startup probe: llm-d's guides allow an hour for download, compilation and graphs."""
-
-ROLE_LABEL = "llm-d.ai/role"
 
 _PLANNED_KEYS = frozenset({"method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"})
 
@@ -65,6 +63,7 @@ class Target:
     template: Mapping[str, Any]  # the pod template, whole
     template_path: tuple[str, ...]  # where it lies in the workload
     claims: tuple[Mapping[str, Any], ...]  # templates of claims of which each pod gets its own, as a volume
+    base: Mapping[str, Any] | None = None  # the object without anything of ours, where it is written whole
 
     @property
     def called(self) -> str:
@@ -91,9 +90,9 @@ def parse_target(workload: Mapping[str, Any], container: str | None, config_maps
         TargetError: none or several containers run vLLM, or it is not certain what its arguments are.
     """
     metadata, kind = workload["metadata"], kind_of(workload)
-    refused = kind.refusal(workload)
-    if refused is not None:
-        raise TargetError("TargetKindCannot", f"{called(workload)} {refused}")
+    obstacle = kind.refusal(workload)
+    if obstacle is not None:
+        raise TargetError("TargetKindCannot", f"{called(workload)} {obstacle}")
     template = kind.template_of(workload)
     labels = template.get("metadata", {}).get("labels") or {}
     where = called(workload)

@@ -73,6 +73,18 @@ LEADER_WORKER_SETS = definition(
 )
 
 
+_SERVICE = {"type": "object", "properties": {"template": POD, "worker": POD}, **ANY}
+LLM_INFERENCE_SERVICES = definition("serving.kserve.io", "LLMInferenceService", "llminferenceservices", ("v1alpha2", "v1alpha1"), _SERVICE)
+SMALL_LLM_INFERENCE_SERVICES = definition(
+    "serving.kserve.io",
+    "LLMInferenceService",
+    "llminferenceservices",
+    ("v1alpha2", "v1alpha1"),
+    {"type": "object", "x-kubernetes-map-type": "atomic", **ANY},
+)
+"""KServe ships a second definition, whose `spec` is one atomic value."""
+
+
 @contextmanager
 def installed(api: Api, body: dict[str, Any]) -> Iterator[None]:
     """The definition, from when the API server serves it to when it is gone."""

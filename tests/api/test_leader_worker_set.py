@@ -75,8 +75,8 @@ def test_its_job_is_admitted(api: Api, namespace: str) -> None:
 @pytest.mark.parametrize(
     ("ref", "said"),
     [
-        ({"kind": "LeaderWorkerSet"}, "apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet"),
-        ({"apiVersion": "leaderworkerset.x-k8s.io/v1"}, "apiVersion leaderworkerset.x-k8s.io/v1 goes with kind LeaderWorkerSet"),
+        ({"kind": "LeaderWorkerSet"}, "kind LeaderWorkerSet and apiVersion leaderworkerset.x-k8s.io/v1 go together"),
+        ({"apiVersion": "leaderworkerset.x-k8s.io/v1"}, "kind LeaderWorkerSet and apiVersion leaderworkerset.x-k8s.io/v1 go together"),
         ({"kind": "DisaggregatedSet", "apiVersion": "disaggregatedset.x-k8s.io/v1"}, "DisaggregatedSet is refused: it replaces prefill"),
         ({"kind": "LeaderWorkerSet", "apiVersion": "leaderworkerset.x-k8s.io/v1"}, None),
     ],

@@ -21,7 +21,8 @@ def judge_delivery(seen: Observation, wanted: Wanted | None, files: Files | None
     if not isinstance(spec, DraftTableSpec) or patched:
         return judge_rollout(seen, wanted, files)
     if spec.rollout.mode == "ConfigFile":
-        return judge_launch_file(seen, spec, wanted, files)
+        refused = _without_mark(workload)
+        return judge_launch_file(seen, spec, wanted, files) if refused is None else RollingOut(refused, seen.draft.status.rollout)
     blocked = judge_left_file(seen, spec.rollout.mode)
     if blocked is not None:
         return RollingOut(blocked, seen.draft.status.rollout)
@@ -31,6 +32,14 @@ def judge_delivery(seen: Observation, wanted: Wanted | None, files: Files | None
         return judge_recommendation(seen, wanted, workload, files)
     blocked = _overlaid(workload) if files.kind is not VerdictKind.PRESENT else None
     return RollingOut(blocked, seen.draft.status.rollout) if blocked is not None else judge_rollout(seen, wanted, files)
+
+
+def _without_mark(workload: Workload | None) -> Stage | None:
+    """Of a kind that is written whole, one annotation cannot be written alone."""
+    if workload is None or not workload.kind.written_whole:
+        return None
+    said = f"{workload.called} is written as a whole, so mode ConfigFile cannot have its replicas start again. Nothing was changed. "
+    return Stage(RolledOut.CANNOT_ROLL_OUT, f"{said}Set spec.rollout.mode to Patch or Recommend.")
 
 
 def _overlaid(workload: Workload) -> Stage | None:

@@ -31,7 +31,7 @@ from tabletune_operator.launch_file import (
 from tabletune_operator.manifest import Manifest
 from tabletune_operator.observation import Files, Observation, Workload
 from tabletune_operator.overlay import PATCH, OverlayRequest, build_overlay, overlay_template
-from tabletune_operator.plan import Action, ApplyConfigMap, ApplyMark, EnsureConfigMapDeleted, Event
+from tabletune_operator.plan import Action, ApplyConfigMap, ApplyLaunchFile, ApplyMark, EnsureConfigMapDeleted, Event
 from tabletune_operator.restore import DIGEST_ANNOTATION, template_digest
 from tabletune_operator.rollout import RolloutRequest, build_rollout
 from tabletune_operator.status import RolloutStatus
@@ -100,7 +100,7 @@ def _unread(case: _Case, present: Setting, *, verified: bool) -> RollingOut:
     return RollingOut(Stage(RolledOut.AWAITS_VERIFIED, clipped(f"Meanwhile, {problem}", LONGEST_MESSAGE), actions), remembered)
 
 
-def _kept_right(case: _Case, setting: Setting, before: Setting) -> tuple[Action, ...]:
+def _kept_right(case: _Case, setting: Setting, before: Setting) -> tuple[ApplyConfigMap, ...]:
     """One write, if any, after which the ConfigMap says this."""
     ref, others = case.seen.draft.ref, case.file.others if case.overlay is None else case.overlay
     if case.holds(setting) and case.file.before == before and case.file.others == others:
@@ -142,7 +142,8 @@ def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
     actions = _kept_right(case, setting, before)
     if not case.holds(setting):
         then = "its sidecars follow it without a restart" if marked else f"{case.workload.called} starts again from it next"
-        stage = Stage(RolledOut.ROLLING_OUT, f"ConfigMap {case.source} gets what was decided; {then}. Nothing to do.", actions)
+        decided = tuple(ApplyLaunchFile(action.manifest) for action in actions)
+        stage = Stage(RolledOut.ROLLING_OUT, f"ConfigMap {case.source} gets what was decided; {then}. Nothing to do.", decided)
         return RollingOut(stage, status if marked else remembered)
     if not marked:
         said = f"{case.workload.called} starts again from the new file: {case.workload.kind.replacing(case.workload.body)}"

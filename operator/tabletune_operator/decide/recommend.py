@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tabletune.recommendation_file import RecommendationFile, Setting
 from tabletune.verdict import VerdictKind
@@ -36,6 +35,7 @@ class _Case:
     workload: Workload
     files: Files
     rollout: Rollout | None
+    overlay: Mapping[str, str]  # what of it Git can take; empty: nothing
 
     @property
     def source(self) -> str:
@@ -52,13 +52,14 @@ class _Case:
 
 def judge_recommendation(seen: Observation, wanted: Wanted, workload: Workload, files: Files) -> RollingOut:
     """`files` hold a decision, and nothing of ours is rolled out."""
-    case = _Case(seen, workload, files, _rollout(seen, wanted, files))
+    rollout = _rollout(seen, wanted, files)
+    case = _Case(seen, workload, files, rollout, _overlay(seen, wanted.target, rollout))
     manifest = workload.manifest
     known = seen.recommended or RecommendationFile(wanted.target.speculation, ())
     if manifest is not None and manifest.setting not in known.settings:
         known = RecommendationFile(manifest.setting, known.settings)  # its user's own choice, since
     rolling_out = RollingOut(_recommended(case), None) if manifest is None else _follow(case, manifest, known)
-    stage, actions = rolling_out.stage, _write(case, wanted.target, known.adds(*case.settings))
+    stage, actions = rolling_out.stage, _write(case, known.adds(*case.settings))
     return RollingOut(Stage(stage.reason, stage.message, (*actions, *stage.actions)), rolling_out.status)
 
 
@@ -80,14 +81,16 @@ def _rollout(seen: Observation, wanted: Wanted, files: Files) -> Rollout | None:
         return None
 
 
-def _write(case: _Case, target: Target, known: RecommendationFile) -> tuple[Action, ...]:
+def _overlay(seen: Observation, target: Target, rollout: Rollout | None) -> Mapping[str, str]:
+    if rollout is None or target.kind.written_whole:
+        return {}
+    name, template = seen.draft.ref.name, target.kind.template_of(rollout.apply)
+    return build_overlay(OverlayRequest(name, config_map_name(name), target, rollout.apply, overlay_template(template)))
+
+
+def _write(case: _Case, known: RecommendationFile) -> tuple[Action, ...]:
     ref = case.seen.draft.ref
-    overlay: Mapping[str, str] = {}
-    if case.rollout is not None:
-        template: Mapping[str, Any] = target.kind.template_of(case.rollout.apply)
-        source = config_map_name(ref.name)
-        overlay = build_overlay(OverlayRequest(ref.name, source, target, case.rollout.apply, overlay_template(template)))
-    manifest = build_files(case.seen.stored, ref.namespace, ref.name, overlay, known)
+    manifest = build_files(case.seen.stored, ref.namespace, ref.name, case.overlay, known)
     return () if manifest is None else (ApplyRecommendation(manifest),)
 
 
@@ -129,7 +132,7 @@ def _applied(case: _Case, manifest: Manifest, watched: Stage) -> Stage:
 def _outdated(case: _Case, manifest: Manifest) -> Stage:
     if case.files.kind is VerdictKind.PRESENT:
         step = "What it had before is best now: remove the overlay from its manifest."
-    elif case.rollout is None:
+    elif not case.overlay:
         step = f"The present one is vllm.yaml in ConfigMap {case.source}: copy it into the target. Nothing was changed."
     else:
         step = f"The present one is in ConfigMap {case.source} ({KUSTOMIZATION}): take its files anew, which is 1 restart per replica."
@@ -146,7 +149,7 @@ def _recommended(case: _Case) -> Stage:
         )
     if case.files.kind is VerdictKind.OFF:
         step = "remove --speculative-config from the target"
-    elif case.rollout is None:
+    elif not case.overlay:
         step = f"copy vllm.yaml of ConfigMap {case.source} into the target"
     else:
         step = f"apply {KUSTOMIZATION} of ConfigMap {case.source} over your own, or copy vllm.yaml there (the table alone)"

@@ -31,6 +31,8 @@ _BY_FINDING = {
 }
 """Findings of `tabletune validate` that have a reason of their own; the others are SpeculativeConfigRefused, with their code."""
 
+_FILE_STAYS = "The file of --config stays as it is: a flag in args wins over it. "
+
 _RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _UNKNOWN_TO_FINGERPRINT = {"product": "gpuProduct", "image": "image", "version": "engineVersion"}
 
@@ -91,6 +93,12 @@ def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:  # noqa: PLR
     hazard = workload.kind.restart_hazard(workload.body) if spec.rollout.mode != "Recommend" else None
     if hazard is not None:
         return Stage(Accepted.KIND_CANNOT, f"{workload.called} {hazard}"), None
+    if any(arg.startswith("--ssl-") for arg in workload.original.argv):
+        return Stage(
+            Accepted.ENGINE_TLS,
+            f"The engine of {workload.called} serves TLS (--ssl-certfile), and TableTune asks it over plain HTTP. Nothing was changed. "
+            "Serve HTTP inside the pod, and end TLS before it (KServe: enableLLMInferenceServiceTLS false).",
+        ), None
     return _judge_speculation(seen, spec, workload, workload.original)
 
 
@@ -155,11 +163,12 @@ def _judge_pod(seen: Observation, wanted: Wanted, findings: tuple[Finding, ...])
     product = wanted.product.name if wanted.product is not None else ""
     engine = f"vLLM {wanted.engine_version}" if wanted.engine_version else "vLLM (version not told)"
     notes = listed(sorted({f.code for f in findings}))
+    more = f"{_FILE_STAYS if target.explicit_off else ''}{f'Notes of tabletune validate: {notes}. ' if notes else ''}"
     return Stage(
         Accepted.SUPPORTED,
         f"{engine}, {wanted.speculation.method or 'a drafter'}, up to {wanted.speculation.max_draft_length} draft tokens, "
         f"on {target.replicas} {'replica' if target.replicas == 1 else 'replicas'}{f' with {product}' if product else ''}. "
-        f"A measured table can be used here. {f'Notes of tabletune validate: {notes}. ' if notes else ''}Nothing to do.",
+        f"A measured table can be used here. {more}Nothing to do.",
     ), wanted
 
 

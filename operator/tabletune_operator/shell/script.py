@@ -27,7 +27,7 @@ _WORDS = frozenset(
 )
 _HIDDEN = {"command_substitution": "a command substitution", "process_substitution": "a process substitution"}
 
-_ONE_VALUE = frozenset({
+ONE_VALUE = frozenset({
     "--model", "--tokenizer", "--served-model-name", "--host", "--port", "--uds", "--tensor-parallel-size", "-tp",
     "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp", "--data-parallel-size-local", "-dpl", "--data-parallel-address",
     "-dpa", "--data-parallel-rpc-port", "-dpp", "--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr",
@@ -35,12 +35,12 @@ _ONE_VALUE = frozenset({
     "--gpu-memory-utilization", "--dtype", "--quantization", "-q", "--kv-cache-dtype", "--kv-transfer-config", "--seed", "--api-key",
     "--api-server-count", "-asc", "--config", "--download-dir", "--load-format", "--revision", "--tokenizer-revision", "--code-revision",
     "--chat-template", "--tool-call-parser", "--reasoning-parser", "--compilation-config", "-cc", "--attention-backend", "--node-rank",
-    "--nnodes", "--master-addr", "--master-port", "--uvicorn-log-level", "--ssl-certfile", "--ssl-keyfile", "--root-path", "--swap-space",
-    "--cpu-offload-gb", "--distributed-executor-backend", "--hf-token", "--shutdown-timeout", "--decode-context-parallel-size", "-dcp",
-    "--all2all-backend", "--max-cudagraph-capture-size", "--optimization-level", "-O", "--additional-config", "--hf-overrides",
+    "--nnodes", "--master-addr", "--master-port", "--uvicorn-log-level", "--ssl-certfile", "--ssl-keyfile", "--root-path",
+    "--cpu-offload-gb", "--distributed-executor-backend", "--shutdown-timeout", "--decode-context-parallel-size", "-dcp",
+    "--all2all-backend", "--max-cudagraph-capture-size", "--optimization-level", "--additional-config", "--hf-overrides",
     "--generation-config", "--limit-mm-per-prompt", "--mm-processor-kwargs", "--performance-mode", "--kv-events-config",
 })  # fmt: skip
-"""Options of `vllm serve` that take one value: whatever follows one is that value, also where it is not known."""
+"""Options of `vllm serve` that take a value (tests/engine asks vLLM): what follows one is that, also where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,10 @@ def _calls_of(script: Script, command: Node) -> Iterator[Call]:
             raise UnclearError("eval runs a text of which a part is not in the pod template")
         yield from _calls(Script(spoken, script.environment, None, outer=script, outer_at=script.start(command)))
     elif name in SHELLS:
+        if any(re.match(r"[A-Za-z_]\w*=", word or "") for word in words[:at]):
+            raise UnclearError("env sets variables for a shell that may start vLLM")
         yield from _calls_of_shell(script, command, written[at + 1 :], words[at + 1 :])
-    elif _starts_vllm(words) and name not in _SPEAKING:
-        fields = tuple(field for number, word in enumerate(written) for field in script.fields(word, number))
+    elif name not in _SPEAKING and (fields := _fields(script, written)) and _starts_vllm([field.value for field in fields]):
         yield Call(script, written, fields)
     elif any(word is not None and RUNS_VLLM.search(word) for word in words) and name not in _SPEAKING:
         raise UnclearError(f"{name or 'a command'} gets vllm serve as a text, and may run it")
@@ -201,6 +202,10 @@ def _static(script: Script, word: Word) -> str | None:
     return fields[0].value if len(fields) == 1 and fields[0].known else None
 
 
+def _fields(script: Script, words: Sequence[Word]) -> tuple[Field, ...]:
+    return tuple(field for number, word in enumerate(words) for field in script.fields(word, number))
+
+
 _WRAPPERS = frozenset({"exec", "env", "nohup", "command", "builtin", "time", "nice", "setsid", "stdbuf", "tini", "dumb-init", "sudo"})
 
 
@@ -218,10 +223,8 @@ def _program(words: Sequence[str | None]) -> int | None:
     return None
 
 
-def _starts_vllm(words: Sequence[str | None]) -> bool:
+def _starts_vllm(words: Sequence[str]) -> bool:
     for first, second in pairwise(words):
-        if first is None or second is None:
-            continue
         if PurePosixPath(first).name == "vllm" and second.rstrip("\r") == "serve":
             return True
         if first == "-m" and second.startswith("vllm.entrypoints"):
@@ -259,13 +262,13 @@ def _look_for_hidden_flags(call: Call) -> None:
     begin = next(at for at, value in enumerate(values) if value.rstrip("\r") == "serve" or value.startswith("vllm.entrypoints")) + 1
     for at, value in enumerate(values[begin:], begin):
         name = value.partition("=")[0]
-        if not MARKS & set(value) - {NO_FLAGS} and not (name.startswith("-") and NO_FLAGS in name):
+        if set(value) <= {NO_FLAGS} or not MARKS & set(value):
             continue
         if name.startswith("--") and "=" in value and not MARKS & set(name):
             continue  # `--option=$VALUE` is that option whatever the value is
         before = values[at - 1].replace("_", "-") if values[at - 1].startswith("--") else values[at - 1]
         if (
-            before in _ONE_VALUE
+            before in ONE_VALUE
             or before.startswith(("--spec", "-sc"))
             or (at == begin and values[at - 1].rstrip("\r") == "serve" and value[:1] != "-")
         ):
@@ -284,4 +287,4 @@ def _alone(text: str, at: int) -> bool:
     glued = at > 0 and not text[at - 1].isspace()
     if glued:
         return not re.match(r"--[\w.-]+=", before[-1])
-    return not before or before[-1] not in _ONE_VALUE
+    return not before or before[-1] not in ONE_VALUE

@@ -34,8 +34,10 @@ _LANGUAGE = Language(tree_sitter_bash.language())
 _MAYBE_FLAG = re.compile(r"-s(?:c|pec)|vllm", re.ASCII | re.IGNORECASE)
 """What a value must not hold to be of no interest: the beginning of a speculative flag, or an engine's command."""
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}", re.DOTALL)
+_OWN_PROCESS = frozenset({"command_substitution", "process_substitution", "subshell", "command"})
 _NO_WORDS = frozenset({"variable_assignment", "file_redirect", "herestring_redirect", "heredoc_redirect", "comment"})
 _ASSIGNING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "let", "unset", "declare", "typeset", "local"})
+_PLAIN_WORD = re.compile(r"(?:\\\S|[^\s\\$`*?\[\]<>(){}\"'])+")
 _SPACE = " \t\n"
 _OWN_SPACE = frozenset({"word", "string", "raw_string", "ansi_c_string", "comment", "heredoc_body", "heredoc_content", "regex"})
 _SPACE_NOT_SEEN = re.compile(r"\\[ \t\r\f\v]|(?<![\s\\])\\\n(?=\S)")
@@ -134,6 +136,19 @@ class Script:
         if self.root.has_error:
             raise UnclearError("the script is not read by the shell grammar")
         self._check_spaces()
+        self._check_gaps()
+
+    def _check_gaps(self) -> None:
+        """Between what the grammar names there may be space only; now and then it passes over a word (`-` before `2>&1`)."""
+        seen = bytearray(len(self.text.value))
+        for node in self.nodes:
+            if not node.child_count or node.type in _OWN_SPACE:
+                start, end = self.start(node), self.end(node)
+                seen[start:end] = b"\1" * (end - start)
+        between = "".join(c if not taken else " " for c, taken in zip(self.text.value, seen, strict=True))
+        missed = between.replace("\\\n", "").split()
+        if missed:
+            raise UnclearError(f"the shell grammar passes over {missed[0]:.20}")
 
     def _check_spaces(self) -> None:
         """The grammar takes any backslash before a space for nothing; a shell does so only at the end of a line, between words."""
@@ -185,13 +200,17 @@ class Script:
         if node.type in {"command", "unset_command", "declaration_command"}:
             words = re.findall(r"[A-Za-z_]\w*", self.source(node)) if node.type != "command" else []
             if node.type == "command" and (name := node.child_by_field_name("name")) is not None:
-                taken = self.source(name) in _ASSIGNING
+                taken = self.source(name) in _ASSIGNING and (self.source(name) != "printf" or " -v" in self.source(node))
                 words = re.findall(r"[A-Za-z_]\w*", self.source(node)) if taken else []
             if node.type == "declaration_command":  # its assignments are nodes of their own; a bare name sets nothing
                 words = []
             return words
         if node.type in {"expansion", "arithmetic_expansion", "test_command"} or node.type == "compound_statement":
-            return re.findall(r"([A-Za-z_]\w*)\s*:?(?:[-+*/%&|^]|<<|>>)?=(?!=)", self.source(node)) if _sets(self.source(node)) else []
+            return (
+                re.findall(r"([A-Za-z_]\w*)\s*:?(?:[-+*/%&|^]|<<|>>)?=(?!=)", self.source(node))
+                if _sets(self.source(node).lstrip(" \t\n\\"))
+                else []
+            )
         return []
 
     @cached_property
@@ -200,9 +219,18 @@ class Script:
         for node in self.nodes:
             if node.type == "command" and (name := node.child_by_field_name("name")) is not None:
                 word = self.source(name)
-                if word in {"source", "."} or word.startswith(("$", '"$')):
+                harmless = self.source(node).rstrip("'\"").endswith("/bin/activate")  # sets PATH and a prompt
+                sourced = word in {"source", "."} and not harmless
+                if sourced or (word.startswith(("$", '"$')) and "@" not in word):
                     return True
         return False
+
+    @cached_property
+    def splits_elsewhere(self) -> bool:
+        """Does it set IFS, so that values are not split at spaces? In a substitution, or for one command, that changes nothing here."""
+        return any(not _is_within(site, _OWN_PROCESS) for site in self.assigned.get("IFS", ())) or (
+            self.outer is not None and self.outer.splits_elsewhere
+        )
 
     @property
     def sets_arguments(self) -> bool:
@@ -226,11 +254,11 @@ class Script:
         if name in busy or not sites:
             return _Value(self.environment.value(name))
         values = [self._assigned_value(site, busy | {name}) for site in sites]
-        certain = len(sites) == 1 and _is_plain(sites[0]) and self.start(sites[0]) < before
-        if certain:
+        surely = [at for at, site in enumerate(sites) if _is_plain(site) and self.start(site) < before]
+        if surely and len(sites) == 1:
             return values[0]
-        given = self.environment.value(name)
-        possible = [*values, _Value(given, harmless=name not in self.environment.hidden and name not in self.environment.values)]
+        # Several may be the last one; what the container gave counts only if none is certain to be made.
+        possible = values if surely else [*values, _Value(self.environment.value(name))]
         return _Value(None, harmless=all(v.harmless or (v.text is not None and not _MAYBE_FLAG.search(v.text.value)) for v in possible))
 
     def _assigned_value(self, site: Node, busy: frozenset[str]) -> _Value:
@@ -311,8 +339,8 @@ class Script:
                 return [self._unknown(node, NO_FLAGS, quoted=quoted)]
             case "simple_expansion" | "expansion":
                 return [self._expansion(node, busy, quoted=quoted)]
-        if not node.is_named and node.type == source and not re.search(r"[$`*?\[<>(){}]", source):
-            return [_Part(read_slice(self.text, self.start(node), self.end(node), Quoting.BARE), splits=False)]
+        if not node.children and _PLAIN_WORD.fullmatch(source):  # of whatever kind to the grammar
+            return [_Part(self._bare(self.start(node), self.end(node)), splits=False)]
         return [self._unknown(node, UNKNOWN if quoted else UNKNOWN_WORDS, quoted=quoted)]
 
     def _bare(self, start: int, end: int) -> Text:
@@ -376,7 +404,7 @@ class Script:
                 value = _Value(Text(default)) if re.fullmatch(r"[\w./:@%+=,-]*", default) else _Value(None)
             elif value.text is None and default is not None:
                 value = _Value(None)  # known only if the default is not needed
-            if value.text is not None:
+            if value.text is not None and (quoted or not self.splits_elsewhere or not value.text.value):
                 return _Part(used(value.text, use), splits=not quoted)
             if value.harmless:
                 return self._unknown(node, NO_FLAGS, quoted=quoted)
@@ -390,7 +418,7 @@ class Script:
     def _numbered(self, name: str, node: Node) -> _Value:
         positional = self._positional
         at = int(name) - 1
-        if positional is None or at < 0 or self._in_function(node):
+        if positional is None or at < 0 or _is_within(node, frozenset({"function_definition"})):
             return _Value(None)
         return _Value(positional[at] if at < len(positional) else Text(""))
 
@@ -400,21 +428,12 @@ class Script:
 
     def _arguments(self, node: Node, use: Place, *, quoted: bool, each: bool) -> _Part:
         items = self._positional
-        if items is None or self._in_function(node):
+        if items is None or _is_within(node, frozenset({"function_definition"})):
             return self._unknown(node, UNKNOWN_WORDS, quoted=quoted)
         placed = tuple(used(item, use) for item in items)
         if quoted and each:
             return _Part(Text(""), splits=False, items=placed)
         return _Part(joined(placed, " "), splits=not quoted)
-
-    @staticmethod
-    def _in_function(node: Node) -> bool:
-        parent = node.parent
-        while parent is not None:
-            if parent.type == "function_definition":
-                return True
-            parent = parent.parent
-        return False
 
 
 def _sets(source: str) -> bool:
@@ -423,10 +442,22 @@ def _sets(source: str) -> bool:
 
 def _is_plain(site: Node) -> bool:
     """Is an assignment made whatever happens, once the script gets there? Not in a branch, a loop, a function or another shell."""
-    parent = site.parent
-    if parent is not None and parent.type in {"declaration_command", "variable_assignments"}:
-        parent = parent.parent
+    node, parent = site, site.parent
+    while parent is not None and (parent.type in {"declaration_command", "variable_assignments"} or _is_first(node, parent)):
+        node, parent = parent, parent.parent
     return site.type == "variable_assignment" and parent is not None and parent.type == "program"
+
+
+def _is_first(node: Node, parent: Node) -> bool:
+    """Of commands that are joined by `&&` or `||`."""
+    return parent.type == "list" and parent.children[0] == node
+
+
+def _is_within(node: Node, kinds: frozenset[str]) -> bool:
+    parent = node.parent
+    while parent is not None and parent.type not in kinds:
+        parent = parent.parent
+    return parent is not None
 
 
 def _outside_quotes(source: str) -> str:

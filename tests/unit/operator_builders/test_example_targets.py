@@ -12,7 +12,8 @@ import yaml
 
 from tabletune.profile import Fingerprint
 from tabletune_operator.crd import Controller, DraftTableSpec
-from tabletune_operator.kinds import KINDS, template_of
+from tabletune_operator.kinds import KINDS, LLM_INFERENCE_SERVICE, template_of
+from tabletune_operator.overlaying import lay_over
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.profiling import JobRequest, build_job
 from tabletune_operator.rollout import RolloutRequest, build_rollout
@@ -92,3 +93,25 @@ def test_claims_of_a_stateful_set_become_volumes_of_the_profiling_pod_alone() ->
     assert cache["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"] == {"requests": {"storage": "60Gi"}}
     mounted = {m["name"] for c in (*pod["initContainers"], *pod["containers"]) for m in c.get("volumeMounts", ())}
     assert mounted <= {v["name"] for v in pod["volumes"]}
+
+
+def test_the_example_of_kserve_holds_flags_that_are_read_from_the_variable() -> None:
+    service = workload("kserve", "llminferenceservice.yaml")
+    (table,) = yaml.safe_load_all((EXAMPLES / "kserve" / "drafttable.yaml").read_text())
+    ref = DraftTableSpec.model_validate(table["spec"]).target_ref
+    assert (ref.api_version, ref.kind, ref.name) == (service["apiVersion"], service["kind"], service["metadata"]["name"])
+    script = 'eval "exec vllm serve /mnt/models --port 8000 ${VLLM_ADDITIONAL_ARGS} $@"'
+    pod = lay_over(
+        {"containers": [{"name": "main", "image": "i", "command": ["/bin/bash", "-c", script, "--"]}]}, service["spec"]["template"]
+    )
+    owner = [{"uid": "d-1", "kind": service["kind"], "name": ref.name, "controller": True}]
+    made = {
+        "kind": "Deployment",
+        "metadata": {"ownerReferences": owner},
+        "spec": {"selector": {}, "template": {"metadata": {}, "spec": pod}},
+    }
+    running = LLM_INFERENCE_SERVICE.running(service, [made])
+    assert running is not None
+    target = parse_target(running, None)
+    assert (target.container, target.max_num_seqs) == ("main", 128)
+    assert target.speculation == {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}

@@ -10,7 +10,6 @@ import os
 import shlex
 import stat
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 
-from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune.argv import ArgvError, fold_speculative_config, with_speculative_config
 from tabletune_operator.command import CommandError, expand, read_command, with_written
 
 OLD = {"method": "eagle3", "model": "org/drafter", "num_speculative_tokens": 3}
@@ -34,10 +33,10 @@ def shell(script: str, *items: str, env: Mapping[str, str] | None = None, comman
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a `vllm` that prints its arguments as JSON, a line for each start."""
+    """A folder with a `vllm` that prints its arguments, each ended by a NUL."""
     folder = tmp_path_factory.mktemp("bin")
     program = folder / "vllm"
-    program.write_text(f"#!{sys.executable}\nimport json, sys\nprint('ENGINE ' + json.dumps(sys.argv[1:]), flush=True)\n")
+    program.write_text("#!/bin/sh\nprintf 'ENGINE\\0'; printf '%s\\0' \"$@\"; printf 'END\\0'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return folder
 
@@ -51,11 +50,10 @@ def started(engine: Path, container: Mapping[str, Any], argv: Sequence[str] | No
         env={"PATH": f"{engine}:{os.environ['PATH']}", **variables},
         cwd=engine,
         capture_output=True,
-        text=True,
         check=False,
         timeout=60,
     )
-    return [json.loads(line.removeprefix("ENGINE ")) for line in done.stdout.splitlines() if line.startswith("ENGINE ")]
+    return [start.partition("\0END\0")[0].split("\0") for start in done.stdout.decode().split("ENGINE\0")[1:]]
 
 
 KSERVE = """\
@@ -113,6 +111,8 @@ CASES = [
         speculation={"method": "ngram"},
     ),
     case("a literal variable", shell(f"SPEC='{OLD_JSON}'\nvllm serve m --speculative-config \"$SPEC\" --x")),
+    case("a literal variable before &&", shell(f"export A=1 SPEC='{OLD_JSON}' && cd / && vllm serve m -sc \"$SPEC\"")),
+    case("one of two values", shell(f"X=--a\nif true; then X='--b c'; fi\nvllm serve m $X -sc '{OLD_JSON}' --x")),
     case("a variable of the container", shell('vllm serve m --speculative-config "${SPEC}" --x', env={"SPEC": OLD_JSON})),
     case("a variable with other flags", shell("vllm serve m $MORE --y", env={"MORE": f"--a 1 --speculative-config={OLD_JSON} --x"})),
     case("a variable with nothing else", shell("vllm serve m $MORE --y", env={"MORE": f"--speculative-config={OLD_JSON}"})),
@@ -215,6 +215,11 @@ def refusal(name: str, script: str, *words: str, reason: str = "TargetShellStrin
         refusal("eval of something unknown", "eval \"$SETUP\"\nvllm serve m", "not in the pod template"),
         refusal("eval with something unknown", 'eval "vllm serve m $EXTRA"', "not in the pod template"),
         refusal("continued lines that end in CR LF", "vllm serve m \\\r\n  --port 8\r\n", "CR LF"),
+        refusal("a word that the grammar passes over", "vllm serve m - 2>&1", "passes over -"),
+        refusal("another separator", "IFS=,\nvllm serve m $X", "$X may hold", env={"X": "--port,8"}),
+        refusal("env for a shell", "env X=--spec-tokens=3 bash -c 'vllm serve m $X'", "env sets variables", env={"X": ""}),
+        refusal("glued to something harmless", "D=-\nif a; then D=x; fi\nvllm serve m $D'sc={}'", "may hold"),
+        refusal("perhaps the image's", "if a; then X=--port=8; fi\nvllm serve m $X", "$X may hold"),
         refusal("words behind a redirection", "vllm serve m >&1 --x", "put that at the end"),
         refusal("a word in two lines", "vllm serve m --por\\\nt 8", "in the next line"),
         refusal("braces", "vllm serve m --speculative-config={\"method\":1,\"x\":2}", "may hold"),
@@ -333,7 +338,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, str, str]:
     return head + words(draw(plain)), middle, words(draw(plain)) + " --last" + tail if draw(st.booleans()) else tail
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(parts=scripts(), config=st.sampled_from([NEW, OLD, None]))
 def test_any_script_keeps_all_but_its_flag(engine: Path, parts: tuple[str, str, str], config: dict[str, Any] | None) -> None:
     container = shell("".join(parts).replace("$", "$$"))
@@ -365,3 +370,68 @@ def test_any_script_keeps_all_but_its_flag(engine: Path, parts: tuple[str, str, 
     flag = [] if config is None else ["--speculative-config", json.dumps(config)]
     (profiled,) = started(engine, container, [*command.run, *flag])
     assert fold_speculative_config(profiled) == fold_speculative_config([*fold_speculative_config(seen[0]).args, *flag])
+
+
+@st.composite
+def indirect(draw: st.DrawFn) -> tuple[dict[str, Any], bool]:  # noqa: PLR0911 - one for each place
+    """A container whose flags stand in a variable, in the script's arguments or in a text that a second shell reads.
+
+    And whether no part of the script itself is to change.
+    """
+    flags = draw(st.lists(spelled(), min_size=1, max_size=2))
+    words = [word for flag in flags for word in flag]
+    text = " ".join([draw(quoted(word)) for word in words])
+    more = draw(st.sampled_from(["", "--a 1 ", "--b "]))
+    match draw(st.sampled_from(["eval variable", "eval items", "items", "eval", "shell", "here", "use", "split"])):
+        case "eval variable":
+            script, env = 'eval "exec vllm serve m --x \\"y z\\" ${MORE} $@ --last"', {"MORE": f"{more}{text}"}
+            return shell(
+                script.replace("$", "$$"), "--", "--c", "'d e'", env={name: value.replace("$", "$$") for name, value in env.items()}
+            ), True
+        case "eval items":
+            items = [draw(quoted(word)).replace("$", "$$") for word in words]
+            return shell('eval "exec vllm serve m $$@ --last"', "--", *more.split(), *items), True
+        case "items":
+            return shell(
+                'exec vllm serve m "$$@" --last', "--", *more.split(), *(word.replace("$", "$$") for word in words), "--c", "d e"
+            ), True
+        case "eval":
+            return shell(f"eval {draw(quoted(f'vllm serve m {more}{text} --last'))}".replace("$", "$$")), False
+        case "shell":
+            return shell(f"exec bash -c {draw(quoted(f'vllm serve m {more}{text} --last'))}".replace("$", "$$")), False
+        case "here":
+            return shell(f"bash <<'END'\nvllm serve m {more}{text} --last\nEND\necho\n".replace("$", "$$")), False
+        case "use":
+            script = f'A={draw(quoted(json.dumps(OLD)))}\nvllm serve m {more} --speculative-config="$A" --last'
+            return shell(script.replace("$", "$$")), False
+        case _:
+            return shell("exec vllm serve m $$MORE --last", env={"MORE": f"{more}--speculative-config={OLD_JSON} --spec-method.x 1"}), False
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(made=indirect(), config=st.sampled_from([NEW, OLD, None]))
+def test_flags_that_stand_elsewhere_are_changed_there(
+    engine: Path, made: tuple[dict[str, Any], bool], config: dict[str, Any] | None
+) -> None:
+    container, script_stays = made
+    seen = started(engine, container)
+    assume(len(seen) == 1)
+    try:
+        before = fold_speculative_config(seen[0])
+    except ArgvError:
+        with pytest.raises(CommandError):
+            read_command(container)
+        return
+    try:
+        command = read_command(container)
+    except CommandError as error:  # an assignment that the grammar cuts short gives a variable no value
+        assert error.reason in {"TargetShellString", "ArgumentFromEnvironment"}
+        reject()
+    assert command.speculation == before.config
+    changed = with_written(container, command.write(config))
+    assert not script_stays or changed["args"][0] == container["args"][0]
+    (argv,) = started(engine, changed)
+    assert fold_speculative_config(argv) == fold_speculative_config(with_speculative_config(before.args, config))
+    flag = [] if config is None else ["--speculative-config", json.dumps(config)]
+    (profiled,) = started(engine, container, [*command.run, *flag])
+    assert fold_speculative_config(profiled) == fold_speculative_config(argv)

@@ -140,6 +140,15 @@ def with_mode(mode: str) -> Change:
     return change
 
 
+def with_state(state: str) -> Change:
+    def change(seen: Observation) -> Observation:
+        spec = seen.draft.spec
+        assert not isinstance(spec, Damage)
+        return replace(seen, draft=replace(seen.draft, spec=spec.model_copy(update={"state": state})))
+
+    return change
+
+
 def with_profile(**fields: Any) -> Change:
     def change(seen: Observation) -> Observation:
         spec = seen.draft.spec
@@ -182,6 +191,7 @@ OBJECT: dict[str, Change] = {
     "borrows": with_profile(placement="BorrowReplica"),
     "never": with_profile(policy="Never"),
     "asked again": lambda seen: replace(seen, draft=replace(seen.draft, reprofile="1")),
+    "suspended": with_state("Suspended"),
     "older rival": lambda seen: replace(seen, rivals=(Rival("first", NOW - timedelta(days=1)),)),
     "status lost": lambda seen: replace(seen, draft=replace(seen.draft, status=type(seen.draft.status)(), conditions={})),
 }
@@ -243,6 +253,7 @@ def test_every_state_has_a_decision_that_keeps_the_rules(scene: str, obj: str, t
     plan = decide(seen)
     assert plan.requeue_seconds > 0
     check_actions(seen, plan)
+    check_marks(seen, plan)
     if plan.status is not None:
         check_status(plan)
     if obj == "no finalizer":
@@ -253,16 +264,14 @@ def test_every_state_has_a_decision_that_keeps_the_rules(scene: str, obj: str, t
 def check_actions(seen: Observation, plan: Plan) -> None:
     kinds = [type(action) for action in plan.actions]
     ours = seen.workload is not None and seen.workload.owner == seen.draft.ref.name
+    if not isinstance(seen.draft.spec, Damage) and seen.draft.spec.state == "Suspended":
+        assert not {EnsureJob, BorrowReplica, ApplyRollout} & set(kinds)
     if ApplyRollout in kinds:
         assert seen.job is None, "the Job's GPU must be free before new replicas need one"
         assert not seen.rivals or ours, "a target belongs to one DraftTable"
         assert not seen.draft.deleting
         assert seen.workload is not None and seen.workload.foreign is None
         assert isinstance(seen.files, Damage) or seen.files is None or seen.files.kind is not VerdictKind.PRESENT
-    if ApplyMark in kinds:
-        assert not {ApplyRollout, RestoreTarget} & set(kinds), "one way at a time"
-    if any(isinstance(action, ApplyMark) and "spec" in action.manifest for action in plan.actions):
-        assert seen.job is None and not seen.draft.deleting
     if RestoreTarget in kinds:
         assert ours, "only what we rolled out is given back by us"
         assert ApplyRollout not in kinds
@@ -280,14 +289,20 @@ def check_actions(seen: Observation, plan: Plan) -> None:
         assert plan.actions == ()
         assert seen.job is None
     for action in plan.actions:
-        if isinstance(action, ApplyMark):
-            assert action.manifest.get("spec", {}).keys() <= {"template"}
-            assert action.manifest["metadata"].keys() == {"name", "namespace", "uid"}
         if isinstance(action, ApplyRollout):
             assert "replicas" not in action.manifest["spec"]
             assert action.manifest["metadata"]["uid"] == "uid-decode"
         if isinstance(action, RestoreTarget | BorrowReplica | ReturnReplica):
             assert action.body["metadata"]["resourceVersion"]
+
+
+def check_marks(seen: Observation, plan: Plan) -> None:
+    for action in plan.actions:
+        if isinstance(action, ApplyMark):
+            assert action.manifest.get("spec", {}).keys() <= {"template"}
+            assert action.manifest["metadata"].keys() == {"name", "namespace", "uid"}
+            assert "spec" not in action.manifest or (seen.job is None and not seen.draft.deleting)
+            assert not any(isinstance(other, ApplyRollout | RestoreTarget) for other in plan.actions), "one way at a time"
 
 
 def check_status(plan: Plan) -> None:
@@ -306,6 +321,7 @@ def check_status(plan: Plan) -> None:
     good = {name: c["status"] for name, c in conditions.items()}
     assert (good["Ready"], good["Reconciling"]) != ("True", "True")
     assert (good["Ready"], good["Stalled"]) != ("True", "True")
+    assert (good["Reconciling"], good["Stalled"]) != ("True", "True")
     assert "True" in {good["Ready"], good["Reconciling"], good["Stalled"]}
 
 

@@ -371,3 +371,19 @@ async def test_stopped_at_any_call_the_file_is_always_there_and_comes_before_the
     assert ("DraftTable", "chat") not in made.objects
     assert in_file(made) == PRESENT
     assert mark(made) is None
+
+
+async def test_suspended_engines_find_their_file_and_none_is_started_again() -> None:
+    made = await reading()
+    await made.turns(2)
+    made.finish_profile()
+    made.get("ConfigMap", "chat-tabletune")["data"][formats.VLLM_YAML] = yaml.safe_dump({"speculative-config": BARE})
+    made.get("DraftTable", "chat")["spec"]["state"] = "Suspended"
+    await made.turns(4)
+    assert in_file(made) == PRESENT
+    assert mark(made) is None
+    assert made.condition("RolledOut") == ("False", "Suspended")
+    made.get("DraftTable", "chat")["spec"]["state"] = "Active"
+    await made.turns(4)
+    assert in_file(made) == BARE
+    assert mark(made) is not None
