@@ -13,7 +13,7 @@ import yaml
 from api_server import ROOT, Api, cluster_binaries
 from test_workloads import CONFIG, IMAGE, PYTHON_PATH, SHAPES, engine_of, example, path
 
-from tabletune.argv import fold_speculative_config
+from tabletune_operator.command import read_command
 from tabletune_operator.crd import Controller, DraftTableSpec
 from tabletune_operator.drift import is_in_place
 from tabletune_operator.launch_file import build_config_map, build_kept_map, config_template, launch_map_name, present_setting, read_use
@@ -75,15 +75,15 @@ def test_kustomize_makes_of_the_overlay_what_a_roll_out_makes(api: Api, namespac
     name = before["metadata"]["name"]
     applied = api.apply(f"{path(namespace)}/{name}", {**built, "metadata": {**built["metadata"], "namespace": namespace}}, manager="git")
     template = applied["spec"]["template"]
-    assert fold_speculative_config([*engine_of(applied).get("command", []), *engine_of(applied).get("args", [])]).config == CONFIG
+    assert read_command(engine_of(applied)).speculation == CONFIG
     assert has_parts(template)
     assert is_in_place(applied, rollout(parse_target({**applied, "spec": {**applied["spec"], "template": without_parts(template)}}, None)))
     plain = without_parts(template)
-    for container in plain["spec"]["containers"]:
-        for field in ("command", "args"):
-            container.pop(field, None)
-            if field in engine_of(before) and container["name"] == "modelserver":
-                container[field] = engine_of(before)[field]
+    container = next(c for c in plain["spec"]["containers"] if c["name"] == "modelserver")
+    for field in ("command", "args", "env"):  # where the flag stands is what the overlay changes
+        container.pop(field, None)
+        if field in engine_of(before):
+            container[field] = engine_of(before)[field]
     assert sorted_lists(plain) == sorted_lists(before["spec"]["template"])
 
 
