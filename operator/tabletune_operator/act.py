@@ -15,8 +15,12 @@ from tabletune_operator.plan import (
     Action,
     ApplyConfigMap,
     ApplyFleet,
+    ApplyLaunchFile,
+    ApplyMark,
+    ApplyRecommendation,
     ApplyRollout,
     BorrowReplica,
+    EnsureConfigMapDeleted,
     EnsureJob,
     EnsureJobAccess,
     EnsureJobAccessDeleted,
@@ -34,6 +38,9 @@ LONGEST_EVENT_MESSAGE = 1024
 
 FLEET_MANAGER = "tabletune.io/fleet"
 """Field manager of fleet.json alone: what a manager stops applying is deleted, so who writes one key must not own the other files."""
+
+RECOMMENDATION_MANAGER = "tabletune.io/recommendation"
+"""Field manager of the overlay that mode Recommend writes, for the same reason."""
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +78,14 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
                 await cluster.delete(kind, namespace, name)
         case ApplyRollout(manifest) if "resourceVersion" in manifest["metadata"]:
             await cluster.replace(manifest)
-        case ApplyConfigMap(manifest) | ApplyRollout(manifest) | StopJob(manifest):
+        case ApplyConfigMap(manifest) | ApplyRollout(manifest) | ApplyMark(manifest) | ApplyLaunchFile(manifest) | StopJob(manifest):
             await cluster.apply(manifest)
         case ApplyFleet(manifest):
             await cluster.apply(manifest, manager=FLEET_MANAGER)
+        case ApplyRecommendation(manifest):
+            await cluster.apply(manifest, manager=RECOMMENDATION_MANAGER)
+        case EnsureConfigMapDeleted(name):
+            await cluster.delete("ConfigMap", namespace, name)
         case RestoreTarget(body) | BorrowReplica(body) | ReturnReplica(body):
             await cluster.replace(body)
 

@@ -256,8 +256,11 @@ class Guard(Model):
 class Rollout(Model):
     """What happens with the result."""
 
-    mode: Literal["Patch", "Recommend"] = Field(
-        default="Patch", description="Patch writes the table to the target; Recommend only shows it and leaves the target alone."
+    mode: Literal["Patch", "Recommend", "ConfigFile"] = Field(
+        default="Patch",
+        description="Patch writes the table to the target. Recommend leaves the target alone and writes an overlay for it to the ConfigMap "
+        "<name>-tabletune. ConfigFile writes the file that the target's engine reads (--config, ConfigMap <name>-tabletune-config), and "
+        "one annotation to its pod template by which replicas start again.",
     )
     approval: Literal["Auto", "Manual"] = Field(
         default="Auto",

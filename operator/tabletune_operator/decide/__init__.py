@@ -24,11 +24,11 @@ from tabletune_operator.conditions import (
     keep_transition_times,
 )
 from tabletune_operator.decide.deletion import judge_deletion
+from tabletune_operator.decide.delivery import judge_delivery
 from tabletune_operator.decide.fleet import NOTHING_FOUND, FleetFindings, judge_fleet
 from tabletune_operator.decide.job import Profiling
 from tabletune_operator.decide.loan import judge_loan
 from tabletune_operator.decide.profile import judge_profile
-from tabletune_operator.decide.rollout import judge_rollout
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.status import fleet_status, profile_status, table_status, verdict_status
 from tabletune_operator.decide.suspension import held_profiling, held_rollout, shown_reason
@@ -70,7 +70,7 @@ def decide(seen: Observation) -> Plan:
         if files is not None
         else Stage(Verified.AWAITS_PROFILED, "Decided from the profile, which is not there yet. Nothing to do.")
     )
-    rolling_out = judge_rollout(seen, wanted, files)
+    rolling_out = judge_delivery(seen, wanted, files)
     if suspended:
         rolling_out = held_rollout(rolling_out, seen.draft.status.rollout)
     fleet = judge_fleet(seen, files, tracked_replicas(seen) if is_followed(rolling_out.stage) else ())
@@ -97,7 +97,7 @@ def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...]
     refused = accepted.reason.outlook is Outlook.HUMAN and accepted.reason is not Accepted.SPEC_NOT_READABLE
     if refused and seen.job is not None and not seen.job.deleting:
         stop = (EnsureJobDeleted(seen.job.name),)
-    rolling_out = judge_rollout(seen, None, None)
+    rolling_out = judge_delivery(seen, None, None)
     stages = (
         accepted,
         Stage(Profiled.AWAITS_ACCEPTED, "Measured once the DraftTable is accepted. See condition Accepted.", stop),

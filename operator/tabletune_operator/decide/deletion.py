@@ -6,6 +6,7 @@ Everything else of ours goes by its owner reference. Nothing here may hang: a ta
 from __future__ import annotations
 
 from tabletune_operator.conditions import DELETING_REASONS, Accepted, short
+from tabletune_operator.decide.launch_file import delete_launch_file
 from tabletune_operator.decide.loan import judge_loan
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.observation import Damage, Observation
@@ -30,6 +31,11 @@ def judge_deletion(seen: Observation) -> tuple[tuple[Stage, ...], tuple[Action, 
         else:
             actions.append(RestoreTarget(restore(workload.body)))
             left.append(f"{workload.called} gets back what it had before")
+    kept, said = delete_launch_file(seen)
+    if kept:
+        actions += kept
+        events += said
+        left.append("the file that engines read at their start gets its old setting back")
     if seen.job is not None:
         access = job_name(name)
         actions += [EnsureJobDeleted(seen.job.name), EnsureJobAccessDeleted((("RoleBinding", access), ("Role", access)))]

@@ -9,7 +9,16 @@ from tabletune_operator.decide.job import Profiling
 from tabletune_operator.decide.rollout import RollingOut
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
-from tabletune_operator.plan import Action, ApplyConfigMap, ApplyRollout, BorrowReplica, EnsureJob, RestoreTarget
+from tabletune_operator.plan import (
+    Action,
+    ApplyConfigMap,
+    ApplyLaunchFile,
+    ApplyMark,
+    ApplyRollout,
+    BorrowReplica,
+    EnsureJob,
+    RestoreTarget,
+)
 from tabletune_operator.status import RolloutStatus
 
 CURE = "Set spec.state to Active to go on."
@@ -33,7 +42,9 @@ def held_rollout(rolling_out: RollingOut, before: RolloutStatus | None) -> Rolli
     `before` is what is remembered of the last one, which this is no try after.
     """
     stage = rolling_out.stage
-    asked = _has(stage, ApplyRollout) or (_has(stage, RestoreTarget) and stage.reason.outlook is not Outlook.HUMAN)
+    asked = _has(stage, ApplyRollout, ApplyLaunchFile) or (
+        _has(stage, RestoreTarget, ApplyMark) and stage.reason.outlook is not Outlook.HUMAN
+    )
     if not asked:
         return rolling_out
     held = Stage(RolledOut.SUSPENDED, f"spec.state is Suspended, so no replica is restarted: what they run stays as it is. {CURE}")
