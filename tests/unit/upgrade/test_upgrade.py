@@ -12,6 +12,7 @@ from world import World, deployment
 
 from tabletune_operator.conditions import STAGES
 from tabletune_operator.pods import OwnImage
+from tabletune_operator.recommendation import OWN_FILES
 from tabletune_sidecar.state import load_state
 
 NEWER = OwnImage("tabletune.test/tabletune:next", "Always")
@@ -39,10 +40,10 @@ def test_every_state_is_kept() -> None:
     assert {"tracking", "measuring", "rolled_back", "borrowing", "off", "failed"} <= set(NAMES)
 
 
-def measured(config_map: Body | None) -> Body:
+def measured(config_map: dict[str, Any] | None) -> dict[str, str]:
     """The files that are not the recommendation's."""
     data = {} if config_map is None else config_map["data"]
-    return {name: text for name, text in data.items() if name not in RECOMMENDED}
+    return {name: text for name, text in data.items() if name not in OWN_FILES}
 
 
 @pytest.mark.parametrize("name", NAMES)
