@@ -116,6 +116,8 @@ class Pod:
     crash: str | None  # container, exit code and count, once the kubelet backs off
     restarts: int
     has_sidecar: bool
+    digest: str | None = None  # of the roll-out that it was made with
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,14 @@ class Donor:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhook:
+    """The operator's admission webhook. `refusal`: why a new pod of this target was last left as it is."""
+
+    problem: str | None  # why it cannot be served or is not trusted; None: it is
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     draft: Draft
     now: datetime
@@ -245,3 +255,4 @@ class Observation:
     queue: Queue
     files: Files | Damage | None
     donors: tuple[Donor, ...]
+    webhook: Webhook | None = None  # None: the operator runs without one

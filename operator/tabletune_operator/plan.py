@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tabletune_operator.injection import Injection
+
 
 @dataclass(frozen=True, slots=True)
 class EnsureJobAccess:
@@ -85,6 +87,14 @@ class ReturnReplica:
     deployment: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Ask the API server to evict a replica, if PodDisruptionBudgets allow it. The uid keeps a pod of the same name that came after it."""
+
+    name: str
+    uid: str
+
+
 Action = (
     EnsureJobAccess
     | EnsureJob
@@ -97,7 +107,20 @@ Action = (
     | RestoreTarget
     | BorrowReplica
     | ReturnReplica
+    | EvictPod
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """New pods of the target get this from the admission webhook."""
+
+    injection: Injection
+
+
+@dataclass(frozen=True, slots=True)
+class StopInjecting:
+    """New pods of the target get nothing from the admission webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +132,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`status` is None when nothing of it changed. `finished`: a deleted object may go."""
+    """`status` is None when nothing of it changed. `finished`: a deleted object may go. `webhook` None: it goes on as it did."""
 
     actions: tuple[Action, ...]
     status: Mapping[str, Any] | None
     events: tuple[Event, ...]
     requeue_seconds: float
     finished: bool = False
+    webhook: Inject | StopInjecting | None = None

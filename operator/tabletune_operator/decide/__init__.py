@@ -22,12 +22,13 @@ from tabletune_operator.conditions import (
     condition_of,
     keep_transition_times,
 )
+from tabletune_operator.decide.admission import judge_admission, with_left_running
 from tabletune_operator.decide.deletion import judge_deletion
 from tabletune_operator.decide.fleet import NOTHING_FOUND, FleetFindings, judge_fleet
 from tabletune_operator.decide.job import Profiling
 from tabletune_operator.decide.loan import judge_loan
 from tabletune_operator.decide.profile import judge_profile
-from tabletune_operator.decide.rollout import judge_rollout
+from tabletune_operator.decide.rollout import RollingOut, judge_rollout
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.status import fleet_status, profile_status, table_status, verdict_status
 from tabletune_operator.decide.target import Wanted, judge_target
@@ -36,8 +37,18 @@ from tabletune_operator.decide.tracking import is_followed, judge_tracking, trac
 from tabletune_operator.decide.verdict import judge_verdict
 from tabletune_operator.display import build_display
 from tabletune_operator.events import table_events, transition_events
-from tabletune_operator.observation import Files, Observation
-from tabletune_operator.plan import Action, BorrowReplica, EnsureJobDeleted, Event, Plan, RestoreTarget, ReturnReplica
+from tabletune_operator.observation import Damage, Files, Observation
+from tabletune_operator.plan import (
+    Action,
+    BorrowReplica,
+    EnsureJobDeleted,
+    Event,
+    Inject,
+    Plan,
+    RestoreTarget,
+    ReturnReplica,
+    StopInjecting,
+)
 from tabletune_operator.status import Condition as ConditionStatus
 from tabletune_operator.status import DraftTableStatus, RolloutStatus
 from tabletune_operator.times import to_time
@@ -50,16 +61,18 @@ def decide(seen: Observation) -> Plan:
     """Choose the next step."""
     if seen.draft.deleting:
         stages, actions, events = judge_deletion(seen)
-        return _plan(seen, stages, actions, _Details(seen.draft.status.rollout), events=events, finished=not actions)
+        return _plan(
+            seen, stages, actions, _Details(seen.draft.status.rollout, webhook=StopInjecting()), events=events, finished=not actions
+        )
     if not seen.draft.has_finalizer:
         # Nothing may be changed in the cluster before its undoing is certain.
         return Plan((), None, (), REQUEUE_SECONDS[Outlook.WORKING])
     seen = throttled(seen)
     accepted, wanted = judge_target(seen)
     if wanted is None:
-        stages, rollout = _not_accepted(seen, accepted)
+        stages, kept = _not_accepted(seen, accepted)
         actions, events = _with_loan(seen, stages)
-        return _plan(seen, stages, actions, _Details(rollout), events=events)
+        return _plan(seen, stages, actions, _Details(kept.status, webhook=kept.webhook), events=events)
     profiling = judge_profile(seen, wanted)
     files = profiling.files
     verified = (
@@ -67,12 +80,12 @@ def decide(seen: Observation) -> Plan:
         if files is not None
         else Stage(Verified.AWAITS_PROFILED, "Decided from the profile, which is not there yet. Nothing to do.")
     )
-    rolling_out = judge_rollout(seen, wanted, files)
+    rolling_out = _judge_rollout(seen, wanted, files)
     fleet = judge_fleet(seen, files, tracked_replicas(seen) if is_followed(rolling_out.stage) else ())
     tracking = replace(judge_tracking(seen, rolling_out.stage, files, fleet), actions=fleet.actions)
     stages = (accepted, profiling.stage, verified, rolling_out.stage, tracking)
     actions, events = _with_loan(seen, stages)
-    return _plan(seen, stages, actions, _Details(rolling_out.status, wanted, profiling, files, fleet), events=events)
+    return _plan(seen, stages, actions, _Details(rolling_out.status, wanted, profiling, files, fleet, rolling_out.webhook), events=events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +97,16 @@ class _Details:
     profiling: Profiling | None = None
     files: Files | None = None
     fleet: FleetFindings = NOTHING_FOUND
+    webhook: Inject | StopInjecting | None = None
 
 
-def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...], RolloutStatus | None]:
+def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...], RollingOut]:
     """The later stages of an object that was not accepted: what is rolled out stays, and what is being measured is of no use."""
     stop: tuple[Action, ...] = ()
     refused = accepted.reason.outlook is Outlook.HUMAN and accepted.reason is not Accepted.SPEC_NOT_READABLE
     if refused and seen.job is not None and not seen.job.deleting:
         stop = (EnsureJobDeleted(seen.job.name),)
-    rolling_out = judge_rollout(seen, None, None)
+    rolling_out = _judge_rollout(seen, None, None)
     stages = (
         accepted,
         Stage(Profiled.AWAITS_ACCEPTED, "Measured once the DraftTable is accepted. See condition Accepted.", stop),
@@ -100,7 +114,21 @@ def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...]
         rolling_out.stage,
         judge_tracking(seen, rolling_out.stage, None, NOTHING_FOUND),
     )
-    return stages, rolling_out.status
+    return stages, rolling_out
+
+
+def _judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
+    """By the mode; a spec that cannot be read leaves everything as it is."""
+    spec = seen.draft.spec
+    if isinstance(spec, Damage):
+        return judge_rollout(seen, wanted, files)
+    if spec.rollout.mode == "Admission":
+        rolling_out = judge_admission(seen, wanted, files)
+    else:
+        rolling_out = replace(judge_rollout(seen, wanted, files), webhook=StopInjecting())
+    if isinstance(rolling_out.webhook, StopInjecting):
+        rolling_out = replace(rolling_out, stage=with_left_running(rolling_out.stage, seen.workload))
+    return rolling_out
 
 
 def _with_loan(seen: Observation, stages: tuple[Stage, ...]) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
@@ -131,6 +159,7 @@ def _plan(
         events=events,
         requeue_seconds=min(REQUEUE_SECONDS[stage.reason.outlook] for stage in stages),
         finished=finished,
+        webhook=details.webhook,
     )
 
 

@@ -16,7 +16,7 @@ from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
-from tabletune_operator.plan import ApplyRollout, RestoreTarget
+from tabletune_operator.plan import ApplyRollout, Inject, RestoreTarget, StopInjecting
 from tabletune_operator.pods import config_map_name
 from tabletune_operator.restore import restore, template_digest
 from tabletune_operator.rollout import Rollout, RolloutRequest, build_rollout
@@ -37,6 +37,7 @@ class RollingOut:
 
     stage: Stage
     status: RolloutStatus | None
+    webhook: Inject | StopInjecting | None = None  # None: it goes on as it did
 
 
 def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
@@ -87,7 +88,7 @@ def _request(rollout: Rollout, target: Target) -> str:
     return f"{rollout.digest}-{template_digest(target.template)[:8]}"
 
 
-def _give_back(workload: Workload, why: str) -> Stage:
+def give_back(workload: Workload, why: str) -> Stage:
     name = short(workload.deployment["metadata"]["name"])
     return Stage(
         RolledOut.GIVING_BACK,
@@ -98,7 +99,7 @@ def _give_back(workload: Workload, why: str) -> Stage:
 
 def _keep(workload: Workload, *, ours: bool) -> Stage:
     if ours:
-        return _give_back(workload, "The setting that was there before is the best one now")
+        return give_back(workload, "The setting that was there before is the best one now")
     name = short(workload.deployment["metadata"]["name"])
     return Stage(
         RolledOut.PRESENT_KEPT,
@@ -109,7 +110,7 @@ def _keep(workload: Workload, *, ours: bool) -> Stage:
 def _recommend(seen: Observation, workload: Workload, files: Files, *, ours: bool) -> Stage:
     name = short(workload.deployment["metadata"]["name"])
     if ours:
-        return _give_back(workload, "spec.rollout.mode is Recommend now")
+        return give_back(workload, "spec.rollout.mode is Recommend now")
     if files.kind is VerdictKind.OFF:
         step = "To follow it remove --speculative-config from the target"
     else:
@@ -183,7 +184,7 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) 
         return RollingOut(stage, status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
-    failing = next(filter(None, (_why_failing(seen, workload, r) for r in current)), None)
+    failing = next(filter(None, (why_failing(seen, workload, r) for r in current)), None)
     if failing is not None and not completed:
         return RollingOut(
             Stage(
@@ -193,9 +194,9 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) 
             ),
             status,
         )
-    refusing = _refusing(current)
-    if refusing is not None:
-        return RollingOut(refusing, status)
+    refused = refusing(current)
+    if refused is not None:
+        return RollingOut(refused, status)
     stage = _proof(seen, workload, current, failing, completed=completed)
     if stage.reason.status == "True" and not completed:
         status = (status or RolloutStatus()).model_copy(update={"completed_at": to_time(seen.now)})
@@ -208,7 +209,7 @@ def _rolled_back(seen: Observation, name: str, failing: str) -> str:
     return f"{clipped(failing, 298 - len(step))}. {step}"
 
 
-def _why_failing(seen: Observation, workload: Workload, replica: Replica) -> str | None:
+def why_failing(seen: Observation, workload: Workload, replica: Replica) -> str | None:
     """Why a new replica will not come up; None while it may. A replica that was ready once has come up."""
     pod = replica.pod
     age = (seen.now - pod.created).total_seconds()
@@ -229,7 +230,7 @@ def _deadline_seconds(workload: Workload) -> int:
     return workload.original.start_deadline_seconds if isinstance(workload.original, Target) else 3600
 
 
-def _refusing(current: list[Replica]) -> Stage | None:
+def refusing(current: list[Replica]) -> Stage | None:
     for replica in current:
         sidecar, pod = replica.sidecar, short(replica.pod.name)
         if sidecar is None:
@@ -254,7 +255,7 @@ def _proof(seen: Observation, workload: Workload, current: list[Replica], failin
     old = [r for r in workload.replicas if not r.pod.current and not r.pod.terminating and not r.pod.finished]
     ready = [r for r in current if r.pod.ready]
     tracked = any(r.pod.has_sidecar for r in current)
-    proved = [r for r in ready if not r.pod.has_sidecar or _has_proved(seen, r)]
+    proved = [r for r in ready if not r.pod.has_sidecar or has_proved(seen, r)]
     counts = f"{len(proved)} of {max(desired, len(current))} replicas"
     settled = not old and len(proved) == len(ready) and (completed or (len(ready) >= desired > 0 and len(ready) == len(current)))
     if settled:
@@ -266,7 +267,7 @@ def _proof(seen: Observation, workload: Workload, current: list[Replica], failin
     starting = [r for r in current if not r.pod.ready]
     waiting = next((r for r in starting if r.pod.waits_for_gpu), None)
     if waiting is not None:
-        return _needs_gpu(seen, workload, waiting)
+        return needs_gpu(seen, workload, waiting)
     if starting or old or len(ready) < desired:
         return _still_rolling(workload, starting, counts, failing, tracked=tracked)
     if desired == 0:
@@ -276,7 +277,7 @@ def _proof(seen: Observation, workload: Workload, current: list[Replica], failin
     return Stage(RolledOut.PROVING, f"{counts} proved the new table; each sidecar proves it with a request of its own. {heard}")
 
 
-def _has_proved(seen: Observation, replica: Replica) -> bool:
+def has_proved(seen: Observation, replica: Replica) -> bool:
     """By its own word; a sidecar that is silent now has not taken its word back."""
     if replica.sidecar is not None:
         return replica.sidecar.honoured == "Proved"
@@ -284,7 +285,7 @@ def _has_proved(seen: Observation, replica: Replica) -> bool:
     return known is not None and known.honoured == "Proved"
 
 
-def _needs_gpu(seen: Observation, workload: Workload, waiting: Replica) -> Stage:
+def needs_gpu(seen: Observation, workload: Workload, waiting: Replica) -> Stage:
     pool = seen.pool
     in_use = f" ({pool.total} of {pool.total} {pool.product.name} in use)" if pool is not None and not pool.free else ""
     until = clock(waiting.pod.created + timedelta(seconds=_deadline_seconds(workload)))

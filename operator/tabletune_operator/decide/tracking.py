@@ -18,7 +18,17 @@ SILENT_AFTER_SECONDS = 60
 MOST_OF_A_PROBLEM = 140
 """So that with two names of pods the message is whole; the log has all of it."""
 
-_FOLLOWED = frozenset({RolledOut.PROVED, RolledOut.PROVING, RolledOut.NOT_HONOURED, RolledOut.PLUGIN_INACTIVE, RolledOut.DRIFTED})
+_FOLLOWED = frozenset(
+    {
+        RolledOut.PROVED,
+        RolledOut.PROVING,
+        RolledOut.NOT_HONOURED,
+        RolledOut.PLUGIN_INACTIVE,
+        RolledOut.DRIFTED,
+        RolledOut.WAITING_FOR_RESTART,
+        RolledOut.NOT_ADMITTED,
+    }
+)
 """States of a roll-out in which sidecars are there to be heard."""
 
 
