@@ -73,8 +73,8 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
             await cluster.apply(manifest)
         case ApplyFleet(manifest):
             await cluster.apply(manifest, manager=FLEET_MANAGER)
-        case RestoreTarget(deployment) | BorrowReplica(deployment) | ReturnReplica(deployment):
-            await cluster.replace(deployment)
+        case RestoreTarget(body) | BorrowReplica(body) | ReturnReplica(body):
+            await cluster.replace(body)
 
 
 def _with_status(draft: Draft, status: Mapping[str, Any]) -> Mapping[str, Any]:

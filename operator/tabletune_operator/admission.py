@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tabletune_operator.injection import Injection, WorkloadKey
+from tabletune_operator.kinds import KINDS
 from tabletune_operator.restore import DIGEST_ANNOTATION
 from tabletune_operator.rollout import RolloutRequest, build_rollout
 from tabletune_operator.target import Target, TargetError, parse_target
@@ -106,7 +107,7 @@ def build_patch(pod: Body, injection: Injection) -> list[Operation]:
             python_path=injection.python_path,
         )
     )
-    template: dict[str, Any] = rollout.apply["spec"]["template"]
+    template = target.kind.template_of(rollout.apply)
     annotations = {**template["metadata"].get("annotations", {}), DIGEST_ANNOTATION: injection.digest}
     operations: list[Operation] = []
     for part, wanted in {**template, "metadata": {**template["metadata"], "annotations": annotations}}.items():
@@ -149,9 +150,10 @@ def _injection_for(request: Body, injections: Mapping[WorkloadKey, Injection]) -
 
 def _parse(pod: Body, injection: Injection) -> Target:
     """The pod read as the pod template of its workload."""
-    metadata = {"namespace": injection.workload.namespace, "name": injection.workload.name, "uid": ""}
-    spec = {"selector": injection.selector, "template": {"metadata": pod["metadata"], "spec": pod["spec"]}}
-    return parse_target({"metadata": metadata, "spec": spec}, injection.container)
+    kind, name = KINDS[injection.workload.kind], injection.workload.name
+    metadata = {"namespace": injection.workload.namespace, "name": name, "uid": ""}
+    workload = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": {"selector": injection.selector}}
+    return parse_target(kind.with_template(workload, {"metadata": pod["metadata"], "spec": pod["spec"]}), injection.container)
 
 
 def _has_ours(pod: Body, injection: Injection) -> bool:

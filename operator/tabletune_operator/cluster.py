@@ -32,6 +32,7 @@ _ROOTS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
+    "StatefulSet": "/apis/apps/v1/namespaces/{namespace}/statefulsets",
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "Event": "/api/v1/namespaces/{namespace}/events",
     "Service": "/api/v1/namespaces/{namespace}/services",

@@ -123,6 +123,7 @@ class RolledOut:
     WAITING_FOR_JOB_POD = Reason("RolledOut", "False", "WaitingForJobPod", Outlook.WORKING, "RollingOut")
     ROLLING_OUT = Reason("RolledOut", "False", "RollingOut", Outlook.WORKING, "RollingOut")
     ROLL_OUT_NEEDS_GPU = Reason("RolledOut", "False", "RolloutNeedsGPU", Outlook.WAITING, "RollingOut")
+    HELD_BACK = Reason("RolledOut", "False", "HeldBack", Outlook.HUMAN, "RollingOut")
     PROVING = Reason("RolledOut", "False", "Proving", Outlook.WORKING, "RollingOut")
     ROLLED_BACK = Reason("RolledOut", "False", "RolledBack", Outlook.HUMAN, "RolledBack")
     PUT_BACK = Reason("RolledOut", "False", "PutBack", Outlook.HUMAN, "Drifted")

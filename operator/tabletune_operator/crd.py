@@ -61,7 +61,7 @@ class TargetRef(Model):
     )
 
     api_version: Literal["apps/v1"] = "apps/v1"
-    kind: Literal["Deployment"] = "Deployment"
+    kind: Literal["Deployment", "StatefulSet"] = "Deployment"
     name: Name = Field(description="Name of the workload, in the namespace of this DraftTable.")
     container: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         default=None, description="Container that runs vLLM. Needed only if several do."

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tabletune.table import Table
 from tabletune.verdict import ArmName, VerdictKind, mean_gain
 from tabletune_operator.conditions import Reason, clipped
+from tabletune_operator.kinds import KINDS
 from tabletune_operator.observation import Damage, Files, Observation
 from tabletune_operator.status import Display, ProfileStatus
 from tabletune_operator.times import spoken
@@ -86,7 +87,8 @@ def _state(deciding: Reason, profile: ProfileStatus) -> str:
 def _target(seen: Observation) -> str:
     if isinstance(seen.draft.spec, Damage):
         return NOTHING
-    return clipped(f"deploy/{seen.draft.spec.target_ref.name}", 253)
+    ref = seen.draft.spec.target_ref
+    return clipped(f"{KINDS[ref.kind].short_name}/{ref.name}", 253)
 
 
 def _verdict(files: Files | None) -> str:
@@ -117,7 +119,7 @@ def _gain(files: Files | None) -> str:
 def _replicas(seen: Observation, honoured: int) -> str:
     if seen.workload is None:
         return NOTHING
-    return f"{honoured}/{int(seen.workload.deployment['spec'].get('replicas', 1))}"
+    return f"{honoured}/{seen.workload.desired}"
 
 
 def _loads(files: Files | None) -> str:

@@ -12,25 +12,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune_operator.kinds import template_of, with_template
 from tabletune_operator.restore import RECORD_ANNOTATION, is_intact, read_record
 from tabletune_operator.rollout import Rollout
 
 Body = Mapping[str, Any]
 
 
-def is_in_place(deployment: Body, rollout: Rollout) -> bool:
+def is_in_place(workload: Body, rollout: Rollout) -> bool:
     """Does the pod template hold everything that this roll-out would write? Raises RecordError."""
-    annotations = {**(deployment["metadata"].get("annotations") or {}), RECORD_ANNOTATION: rollout.record}
-    return is_intact({**deployment, "metadata": {**deployment["metadata"], "annotations": annotations}})
+    annotations = {**(workload["metadata"].get("annotations") or {}), RECORD_ANNOTATION: rollout.record}
+    return is_intact({**workload, "metadata": {**workload["metadata"], "annotations": annotations}})
 
 
-def foreign_speculation(deployment: Body) -> str | None:
+def foreign_speculation(workload: Body) -> str | None:
     """What somebody else wrote in place of our speculative config, for a message; None: ours is there. Raises RecordError."""
-    record = read_record(deployment)
+    record = read_record(workload)
     if record is None:
         return None
     applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
-    live = next((c for c in deployment["spec"]["template"]["spec"]["containers"] if c["name"] == record.container), None)
+    live = next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
     if live is None:
         return None  # parse_target says that the container is gone
     try:
@@ -42,20 +43,20 @@ def foreign_speculation(deployment: Body) -> str | None:
     return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
 
 
-def as_applied(deployment: Body) -> Body:
-    """The Deployment with the engine's command and args as we applied them: what it would be without the others' edit of them.
+def as_applied(workload: Body) -> Body:
+    """The workload with the engine's command and args as we applied them: what it would be without the others' edit of them.
 
     Raises RecordError.
     """
-    record = read_record(deployment)
+    record = read_record(workload)
     if record is None:
-        return deployment
-    undone = copy.deepcopy(dict(deployment))
+        return workload
+    undone = copy.deepcopy(dict(template_of(workload)))
     applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
-    for container in undone["spec"]["template"]["spec"]["containers"]:
+    for container in undone["spec"]["containers"]:
         if container["name"] == record.container:
             container.update({field: applied[field] for field in ("command", "args") if field in applied})
-    return undone
+    return with_template(workload, undone)
 
 
 def _speculation(container: Body) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import kopf
 from tabletune_operator.cluster import Cluster, ClusterError
 from tabletune_operator.crd import GROUP, PLURAL, VERSION
 from tabletune_operator.observation import ObjectRef
-from tabletune_operator.observe import Observer
+from tabletune_operator.observe import Observer, target_of
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
 from tabletune_operator.reconcile import Reconciler
 from tabletune_operator.settings import OperatorSettings
@@ -62,8 +62,8 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         return replace(pod, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
     @kopf.index(*DRAFT_TABLES, id=INDEX, registry=registry)
-    def drafttables_by_target(namespace: str | None, name: str | None, spec: kopf.Spec, **_: Any) -> dict[tuple[str, str], str]:
-        return {(str(namespace), str(spec.get("targetRef", {}).get("name"))): str(name)}
+    def drafttables_by_target(namespace: str | None, name: str | None, body: kopf.Body, **_: Any) -> dict[tuple[str, str, str], str]:
+        return {(str(namespace), *target_of(body)): str(name)}
 
     @kopf.on.resume(*DRAFT_TABLES, id="reconcile", registry=registry)
     @kopf.on.create(*DRAFT_TABLES, id="reconcile", registry=registry)
@@ -89,8 +89,9 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         await _reconcile(memo, namespace, labels[DRAFT_TABLE_LABEL])
 
     @kopf.on.event("apps", "v1", "deployments", registry=registry)
-    async def on_target_changed(namespace: str | None, name: str | None, memo: kopf.Memo, **indices: Any) -> None:
-        for draft_table in tuple(indices[INDEX].get((str(namespace), str(name)), ())):
+    @kopf.on.event("apps", "v1", "statefulsets", registry=registry)
+    async def on_target_changed(namespace: str | None, name: str | None, body: kopf.Body, memo: kopf.Memo, **indices: Any) -> None:
+        for draft_table in tuple(indices[INDEX].get((str(namespace), str(body["kind"]), str(name)), ())):
             await _reconcile(memo, namespace, draft_table)
 
     return registry

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tabletune_operator.kinds import DEPLOYMENT, template_of
+
 Body = Mapping[str, Any]
 
 
-def find_keepers(deployment: Body, scalers: Iterable[Body], budgets: Iterable[Body]) -> tuple[str, ...]:
+def find_keepers(workload: Body, scalers: Iterable[Body], budgets: Iterable[Body]) -> tuple[str, ...]:
     """For messages: what each of them would do. `scalers` are HorizontalPodAutoscalers and KEDA's ScaledObjects of the namespace."""
-    name = deployment["metadata"]["name"]
-    labels = deployment["spec"]["template"]["metadata"].get("labels") or {}
-    found = [f"{s['kind']} {s['metadata']['name']} sets its replicas" for s in scalers if _scales(s, name)]
+    labels = (template_of(workload).get("metadata") or {}).get("labels") or {}
+    found = [f"{s['kind']} {s['metadata']['name']} sets its replicas" for s in scalers if _scales(s, workload)]
     found += [
         f"PodDisruptionBudget {b['metadata']['name']} allows no replica to stop"
         for b in budgets
@@ -21,9 +22,10 @@ def find_keepers(deployment: Body, scalers: Iterable[Body], budgets: Iterable[Bo
     return tuple(sorted(found))
 
 
-def _scales(scaler: Body, deployment: str) -> bool:
+def _scales(scaler: Body, workload: Body) -> bool:
     target = (scaler.get("spec") or {}).get("scaleTargetRef") or {}
-    return target.get("name") == deployment and target.get("kind", "Deployment") == "Deployment"  # KEDA's default kind
+    named = (target.get("kind", DEPLOYMENT.name), target.get("name"))  # KEDA's default kind
+    return named == (workload["kind"], workload["metadata"]["name"])
 
 
 def selects(selector: Body | None, labels: Mapping[str, str]) -> bool:

@@ -2,7 +2,7 @@
 
 `replicas` and the record of it are written in one update that holds the resource version that was read: neither is there without
 the other, and nobody's change in between is lost. An update, not an apply: a manager that stops applying `replicas` has it deleted,
-and a Deployment without it gets 1.
+and a Deployment without it gets 1. Of Deployments only: the replica that is stopped must not be a certain one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from tabletune_operator.crd import GROUP
+from tabletune_operator.kinds import called, replicas_of
 from tabletune_operator.times import parse_time, to_time
 
 BORROWED_ANNOTATION = f"{GROUP}/borrowed"
@@ -60,11 +61,7 @@ def read_loan(deployment: Body) -> Loan | None:
 
 
 def _where(deployment: Body) -> str:
-    return f"Annotation {BORROWED_ANNOTATION} of Deployment {deployment['metadata']['name']}"
-
-
-def replicas_of(deployment: Body) -> int:
-    return int(deployment["spec"].get("replicas", 1))
+    return f"Annotation {BORROWED_ANNOTATION} of {called(deployment)}"
 
 
 def take_replica(deployment: Body, draft_table: str, now: datetime) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tabletune.table import Table
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import Condition
 from tabletune_operator.crd import DraftTableSpec
+from tabletune_operator.kinds import Kind, called, kind_of, replicas_of
 from tabletune_operator.loan import Loan
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.progress import Progress
@@ -104,7 +105,7 @@ class Pod:
     node: str | None
     created: datetime
     started: datetime | None  # on its node, by the kubelet
-    current: bool  # of the newest ReplicaSet; a Job's pod always is
+    current: bool  # has the target's newest template; a Job's pod always is
     ready: bool
     terminating: bool
     finished: bool  # its containers have ended
@@ -135,10 +136,10 @@ class Workload:
     """The target as it is in the cluster.
 
     `original` is the target as its user wrote it, our roll-out undone; Damage when the record on it cannot be read.
-    `revised` says whether the Deployment's controller has seen the newest template.
+    `revised` says whether its controller has seen the newest template.
     """
 
-    deployment: Mapping[str, Any]
+    body: Mapping[str, Any]  # as the API server gives it
     original: Target | TargetError | Damage
     owner: str | None  # DraftTable that rolled it out
     rolled: str | None  # digest of our roll-out, empty when its mark was removed; None: not rolled out
@@ -147,6 +148,20 @@ class Workload:
     foreign: str | None  # what somebody else wrote in place of our speculative config
     revised: bool
     replicas: tuple[Replica, ...]
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.body)
+
+    @property
+    def called(self) -> str:
+        """For messages: `Deployment chat`."""
+        return called(self.body)
+
+    @property
+    def desired(self) -> int:
+        """How many replicas it is to have."""
+        return replicas_of(self.body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tabletune_operator.drift import as_applied, foreign_speculation
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
+from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
 from tabletune_operator.observation import (
@@ -93,11 +94,8 @@ class Observer:
         if own is None:
             return None
         draft, now = parse_draft(own), self._clock()
-        target_name = _target_name(own)
-        deployment, replica_sets = await asyncio.gather(
-            self._cluster.read("Deployment", namespace, target_name), self._cluster.list("ReplicaSet", namespace)
-        )
-        workload = await self._workload(deployment, replica_sets, pods, draft) if deployment is not None else None
+        body, between = await self._read_target(own)
+        workload = await self._workload(body, between, pods, draft) if body is not None else None
         pool, products = await self._pool(draft, workload, pods)
         job = next((_parse_job(j, pods, _engine_of(workload)) for j in jobs if j["metadata"]["name"] == job_name(ref.name)), None)
         own_map = next((m for m in config_maps if m["metadata"]["name"] == config_map_name(ref.name)), None)
@@ -105,7 +103,7 @@ class Observer:
             draft=draft,
             now=now,
             image=self._image,
-            rivals=_rivals(tables, ref, target_name),
+            rivals=_rivals(tables, own),
             workload=workload,
             pool=pool,
             products=products,
@@ -118,35 +116,47 @@ class Observer:
             donors=tuple(_donors(config_maps, ref)),
         )
 
-    async def _workload(self, deployment: Body, replica_sets: Iterable[Body], pods: Iterable[Body], draft: Draft) -> Workload:
+    async def _read_target(self, table: Body) -> tuple[Body | None, tuple[Body, ...]]:
+        """The target, and the objects that stand between it and its pods."""
+        kind, name = target_of(table)
+        namespace = table["metadata"]["namespace"]
+        if kind not in KINDS:
+            return None, ()  # of another version's definition; the spec says so
+        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name), self._between(KINDS[kind], namespace))
+        return body, between
+
+    async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
+        return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
+
+    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft) -> Workload:
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
         original: Target | TargetError | Damage
         foreign: str | None = None
         try:
-            foreign = foreign_speculation(deployment)
+            foreign = foreign_speculation(body)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            original = parse_target(restore(as_applied(deployment) if foreign is not None else deployment), container)
+            original = parse_target(restore(as_applied(body) if foreign is not None else body), container)
         except TargetError as error:
             original = error
         except RecordError as error:
             original = Damage(str(error))
-        annotations = deployment["metadata"].get("annotations") or {}
+        annotations = body["metadata"].get("annotations") or {}
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
-        seen = _target_pods(deployment, replica_sets, pods, engine)
+        seen = _target_pods(body, between, pods, engine)
         return Workload(
-            deployment=deployment,
+            body=body,
             original=original,
             owner=annotations.get(OWNER_ANNOTATION),
-            rolled=(rolled_digest(deployment) or "") if RECORD_ANNOTATION in annotations else None,
-            loan=_loan(deployment),
-            keepers=await self._keepers(deployment, draft),
+            rolled=(rolled_digest(body) or "") if RECORD_ANNOTATION in annotations else None,
+            loan=_loan(body),
+            keepers=await self._keepers(body, draft),
             foreign=foreign,
-            revised=(deployment.get("status") or {}).get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0),
+            revised=kind_of(body).is_seen(body),
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )
 
-    async def _keepers(self, deployment: Body, draft: Draft) -> tuple[str, ...]:
+    async def _keepers(self, body: Body, draft: Draft) -> tuple[str, ...]:
         if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":
             return ()
         namespace = draft.ref.namespace
@@ -155,7 +165,7 @@ class Observer:
             self._cluster.list_scaled_objects(namespace),
             self._cluster.list("PodDisruptionBudget", namespace),
         )
-        return find_keepers(deployment, (*autoscalers, *scaled), budgets)
+        return find_keepers(body, (*autoscalers, *scaled), budgets)
 
     async def _replica(self, pod: Pod, ip: str | None, port: int | None) -> Replica:
         """Ready pods are asked for the engine's version; pods with our sidecar for its state, as soon as they have an address."""
@@ -240,9 +250,9 @@ def parse_draft(body: Body) -> Draft:
     )
 
 
-def _loan(deployment: Body) -> Loan | Damage | None:
+def _loan(body: Body) -> Loan | Damage | None:
     try:
-        return read_loan(deployment)
+        return read_loan(body)
     except LoanError as error:
         return Damage(str(error))
 
@@ -253,33 +263,26 @@ def _reprofile(metadata: Body) -> str | None:
     return clipped(value, LONGEST_TEXT) if value else None
 
 
-def _target_name(table: Body) -> str:
-    return str(((table.get("spec") or {}).get("targetRef") or {}).get("name", ""))
+def target_of(table: Body) -> tuple[str, str]:
+    """Kind and name of the workload that a DraftTable names."""
+    ref = (table.get("spec") or {}).get("targetRef") or {}
+    return str(ref.get("kind", DEPLOYMENT.name)), str(ref.get("name", ""))
 
 
-def _rivals(tables: Iterable[Body], ref: ObjectRef, target: str) -> tuple[Rival, ...]:
+def _rivals(tables: Iterable[Body], own: Body) -> tuple[Rival, ...]:
     return tuple(
         Rival(t["metadata"]["name"], parse_time(t["metadata"]["creationTimestamp"]))
         for t in tables
-        if t["metadata"]["name"] != ref.name and _target_name(t) == target
+        if t["metadata"]["name"] != own["metadata"]["name"] and target_of(t) == target_of(own)
     )
 
 
-def _target_pods(deployment: Body, replica_sets: Iterable[Body], pods: Iterable[Body], engine: str) -> tuple[tuple[Pod, str | None], ...]:
-    """Pods of the Deployment with their addresses, by name; those of the ReplicaSet with its own revision are current."""
-    revision = (deployment["metadata"].get("annotations") or {}).get("deployment.kubernetes.io/revision")
-    current: dict[str, bool] = {}
-    for replica_set in replica_sets:
-        metadata = replica_set["metadata"]
-        if _is_owned_by(metadata, deployment["metadata"]["uid"]):
-            its_revision = (metadata.get("annotations") or {}).get("deployment.kubernetes.io/revision")
-            current[metadata["uid"]] = revision is not None and its_revision == revision
-    found: list[tuple[Pod, str | None]] = []
-    for pod in pods:
-        owner = next((r["uid"] for r in pod["metadata"].get("ownerReferences") or () if r["uid"] in current), None)
-        if owner is not None:
-            ip = (pod.get("status") or {}).get("podIP")
-            found.append((parse_pod(pod, engine, SIDECAR_CONTAINER, current=current[owner]), ip))
+def _target_pods(workload: Body, between: Iterable[Body], pods: Iterable[Body], engine: str) -> tuple[tuple[Pod, str | None], ...]:
+    """The target's pods with their addresses, by name."""
+    found = [
+        (parse_pod(pod, engine, SIDECAR_CONTAINER, current=current), (pod.get("status") or {}).get("podIP"))
+        for pod, current in kind_of(workload).pods_of(workload, between, pods)
+    ]
     return tuple(sorted(found, key=lambda seen: seen[0].name))
 
 

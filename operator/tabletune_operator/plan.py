@@ -70,21 +70,21 @@ class ApplyRollout:
 class RestoreTarget:
     """Put the target back as it was. The object holds the resource version that was seen, so nobody's edit is overwritten."""
 
-    deployment: Mapping[str, Any]
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowReplica:
     """Scale the target down by one and write the record of it, in one update that holds the resource version that was seen."""
 
-    deployment: Mapping[str, Any]
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnReplica:
     """Give the borrowed replica back, or (once that is done or out of our hands) take the record away."""
 
-    deployment: Mapping[str, Any]
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

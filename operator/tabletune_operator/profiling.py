@@ -55,7 +55,7 @@ _DROPPED_PREFIXES = ("llm-d.ai/", f"{GROUP}/", "app.kubernetes.io/", "kubectl.ku
 class JobRequest:
     """Everything that the Job depends on.
 
-    `target` is the one that its user wrote (`parse_target(restore(deployment), ...)`). `services` and `pools` are those of the
+    `target` is the one that its user wrote (`parse_target(restore(workload), ...)`). `services` and `pools` are those of the
     namespace, whose labels the pod must not carry. `node_label` is the GPU product label of the nodes to run on; None: any node.
     """
 
@@ -175,7 +175,9 @@ def _pod_spec(request: JobRequest) -> dict[str, Any]:
     (engine,) = (c for c in users["containers"] if c["name"] == target.container)
     pod["initContainers"] = [*own_init, plugin_container(request.image), _supervised(engine)]
     pod["containers"] = [_tuner(request)]
-    pod["volumes"] = [*(users.get("volumes") or []), *_volumes(spec)]
+    claimed = tuple(_claimed(target))
+    hidden = {volume["name"] for volume in claimed}  # a claim takes the place of a volume of its name
+    pod["volumes"] = [*(v for v in users.get("volumes") or [] if v["name"] not in hidden), *claimed, *_volumes(spec)]
     pod["restartPolicy"] = "Never"
     # On the pod, not on the Job: a Job's clock also runs while the pod waits for a GPU.
     pod["activeDeadlineSeconds"] = spec.profile.timeout_seconds + GRACE_SECONDS
@@ -268,6 +270,14 @@ def _volumes(spec: DraftTableSpec) -> Iterator[dict[str, Any]]:
     if spec.profile.prompts is not None:
         ref = spec.profile.prompts.config_map_ref
         yield {"name": _PROMPTS_VOLUME, "configMap": {"name": ref.name, "items": [{"key": ref.key, "path": "prompts.txt"}]}}
+
+
+def _claimed(target: Target) -> Iterator[dict[str, Any]]:
+    """A volume of its own for each claim that every replica has one of: theirs are in use, and this one goes with the pod."""
+    for claim in target.claims:
+        metadata = {field: claim["metadata"][field] for field in ("labels", "annotations") if claim["metadata"].get(field)}
+        template = {**({"metadata": metadata} if metadata else {}), "spec": claim["spec"]}
+        yield {"name": claim["metadata"]["name"], "ephemeral": {"volumeClaimTemplate": template}}
 
 
 def _place(pod: dict[str, Any], node_pool: NodePool | None, node_label: tuple[str, str] | None) -> None:

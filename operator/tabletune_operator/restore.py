@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from tabletune.argv import ArgvError, fold_speculative_config, with_speculative_config
 from tabletune_operator.crd import GROUP
+from tabletune_operator.kinds import called, template_of, with_template
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, PLUGIN_PATH
 
 RECORD_ANNOTATION = f"{GROUP}/record"
@@ -68,21 +69,21 @@ class Record:
     template_digest: str
 
 
-def rolled_digest(deployment: Mapping[str, Any]) -> str | None:
+def rolled_digest(workload: Mapping[str, Any]) -> str | None:
     """Digest of the roll-out that is on the target; None: not rolled."""
-    if RECORD_ANNOTATION not in (deployment["metadata"].get("annotations") or {}):
+    if RECORD_ANNOTATION not in (workload["metadata"].get("annotations") or {}):
         return None
-    digest: str | None = _template_annotations(deployment).get(DIGEST_ANNOTATION)
+    digest: str | None = _template_annotations(workload).get(DIGEST_ANNOTATION)
     return digest
 
 
-def is_intact(deployment: Mapping[str, Any]) -> bool:
+def is_intact(workload: Mapping[str, Any]) -> bool:
     """Are all our fields as we applied them? True for a target that is not rolled. Raises RecordError."""
-    record = read_record(deployment)
-    return record is None or _contains(deployment["spec"]["template"], record.applied)
+    record = read_record(workload)
+    return record is None or _contains(template_of(workload), record.applied)
 
 
-def restore(deployment: Mapping[str, Any]) -> dict[str, Any]:
+def restore(workload: Mapping[str, Any]) -> dict[str, Any]:
     """The whole object to write back: the pod template as it was before us, our annotations gone, others' changes kept.
 
     Its resource version is the one read, so that a change in between is a conflict and never lost. Unchanged when not rolled.
@@ -90,10 +91,10 @@ def restore(deployment: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecordError: the record cannot be read.
     """
-    record, restored = read_record(deployment), copy.deepcopy(dict(deployment))
+    record, restored = read_record(workload), copy.deepcopy(dict(workload))
     if record is None:
         return restored
-    template = restored["spec"]["template"]
+    template = dict(template_of(restored))
     pod, applied = template["spec"], record.applied["spec"]
     _remove(pod, "initContainers", {c["name"] for c in applied.get("initContainers", ())})
     _remove(pod, "volumes", {v["name"] for v in applied.get("volumes", ())})
@@ -103,24 +104,24 @@ def restore(deployment: Mapping[str, Any]) -> dict[str, Any]:
     _remove_names(template.get("metadata", {}), "annotations", DIGEST_ANNOTATION)
     _remove_names(template.get("metadata", {}), "labels", DRAFT_TABLE_LABEL)
     _remove_names(restored["metadata"], "annotations", RECORD_ANNOTATION, OWNER_ANNOTATION)
-    return restored
+    return with_template(restored, template)
 
 
-def restores_exactly(deployment: Mapping[str, Any]) -> bool:
+def restores_exactly(workload: Mapping[str, Any]) -> bool:
     """Is the pod template that `restore` gives byte for byte the one before the roll-out? False when others changed it meanwhile."""
-    record = read_record(deployment)
-    return record is None or template_digest(restore(deployment)["spec"]["template"]) == record.template_digest
+    record = read_record(workload)
+    return record is None or template_digest(template_of(restore(workload))) == record.template_digest
 
 
 def template_digest(template: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(template).encode()).hexdigest()
 
 
-def read_record(deployment: Mapping[str, Any]) -> Record | None:
-    text = (deployment["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION)
+def read_record(workload: Mapping[str, Any]) -> Record | None:
+    text = (workload["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION)
     if text is None:
         return None
-    where = f"Annotation {RECORD_ANNOTATION} of Deployment {deployment['metadata']['name']}"
+    where = f"Annotation {RECORD_ANNOTATION} of {called(workload)}"
     cure = "Write the pod template back by hand, then remove the annotation."
     try:
         value = json.loads(text)
@@ -192,8 +193,8 @@ def container_of(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def _template_annotations(deployment: Mapping[str, Any]) -> Mapping[str, Any]:
-    annotations: Mapping[str, Any] = deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}
+def _template_annotations(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    annotations: Mapping[str, Any] = template_of(workload).get("metadata", {}).get("annotations") or {}
     return annotations
 
 

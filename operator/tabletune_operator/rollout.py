@@ -53,7 +53,7 @@ _FILES_PATH = "/tabletune/files"
 class RolloutRequest:
     """Everything that the roll-out depends on.
 
-    `target` is the one that its user wrote (`parse_target(restore(deployment), ...)`). `config` None rolls speculation off, and
+    `target` is the one that its user wrote (`parse_target(restore(workload), ...)`). `config` None rolls speculation off, and
     then needs neither plugin nor sidecar. `python_path` is PYTHONPATH in the engine's container as the profile saw it.
     """
 
@@ -100,18 +100,18 @@ def build_rollout(request: RolloutRequest) -> Rollout:
     if request.config is not None:
         metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
     annotated = {"metadata": metadata, **template}
-    apply = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
+    identity = {
+        "apiVersion": target.kind.api_version,
+        "kind": target.kind.name,
         "metadata": {
             "name": target.name,
             "namespace": target.namespace,
             "uid": target.uid,  # apply creates what is missing; an object with another uid is refused instead
             "annotations": {RECORD_ANNOTATION: record, OWNER_ANNOTATION: request.draft_table},
         },
-        "spec": {"template": annotated},  # never `replicas`: an autoscaler may own it
     }
-    return Rollout(apply, record, digest)
+    # Never `replicas`: an autoscaler may own it.
+    return Rollout(target.kind.with_template(identity, annotated), record, digest)
 
 
 def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _merge_environment(request: RolloutRequest, present: Mapping[str, Mapping[st
         if entry is not None and "valueFrom" in entry:
             raise TargetError(
                 "EnvironmentNotMergeable",
-                f"{variable.name} of container {request.target.container} in Deployment {request.target.name} comes from a reference, so "
+                f"{variable.name} of container {request.target.container} in {request.target.called} comes from a reference, so "
                 f"{variable.ours} cannot be added. Nothing was changed. Give it a literal value, or set spec.rollout.mode to Recommend.",
             )
         if entry is not None:
@@ -169,7 +169,7 @@ def _commands(target: Target, config: Mapping[str, Any] | None) -> dict[str, lis
         return {**changed, "args": _written(target.args, config)}
     except ArgvError as error:
         raise TargetError(
-            "ArgumentNotUnderstood", f"Deployment {target.name}, container {target.container}: {error} Nothing was changed."
+            "ArgumentNotUnderstood", f"{target.called}, container {target.container}: {error} Nothing was changed."
         ) from error
 
 

@@ -1,6 +1,7 @@
 """The target: which container of a workload runs vLLM, how it is started, and what it says about speculation.
 
-Pure; reads a Deployment as the API server gives it. `parse_target(restore(deployment))` (restore.py) is the target as its user wrote it.
+Pure; reads a workload (kinds.py) as the API server gives it. `parse_target(restore(workload))` (restore.py) is the target as its user
+wrote it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tabletune.argv import ArgvError, fold_speculative_config, option
+from tabletune_operator.conditions import short
 from tabletune_operator.crd import DraftTableSpec
+from tabletune_operator.kinds import Kind, called, kind_of
 
 DEFAULT_PORT = 8000
 """Where vLLM listens unless told otherwise."""
@@ -43,6 +46,7 @@ class TargetError(ValueError):
 class Target:
     """A workload with one vLLM container, as seen at one moment."""
 
+    kind: Kind
     namespace: str
     name: str
     uid: str
@@ -64,6 +68,12 @@ class Target:
     pod_labels: Mapping[str, str]
     start_deadline_seconds: int
     template: Mapping[str, Any]  # the pod template, whole
+    claims: tuple[Mapping[str, Any], ...]  # templates of claims of which each pod gets its own, as a volume
+
+    @property
+    def called(self) -> str:
+        """For messages: `Deployment chat`."""
+        return f"{self.kind.name} {short(self.name)}"
 
     @property
     def flags_in_command(self) -> bool:
@@ -81,16 +91,16 @@ class Speculation:
     options: Mapping[str, Any]  # the other keys of the config, without any table
 
 
-def parse_target(deployment: Mapping[str, Any], container: str | None) -> Target:
+def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
     """Find the engine's container (`container` if given, else the only one that runs vLLM) and read how it is started.
 
     Raises:
         TargetError: none or several containers run vLLM, or its arguments cannot be read as a list.
     """
-    metadata, spec = deployment["metadata"], deployment["spec"]
-    template = spec["template"]
+    metadata, kind = workload["metadata"], kind_of(workload)
+    template = kind.template_of(workload)
     labels = template.get("metadata", {}).get("labels") or {}
-    where = f"Deployment {metadata['name']}"
+    where = called(workload)
     if labels.get(ROLE_LABEL) == "prefill":
         raise TargetError(
             "PrefillRole",
@@ -105,6 +115,7 @@ def parse_target(deployment: Mapping[str, Any], container: str | None) -> Target
         raise TargetError("ArgumentNotUnderstood", f"{where}, container {found['name']}: {error} Nothing was changed.") from error
     resource, count = _gpu(found)
     return Target(
+        kind=kind,
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -121,11 +132,12 @@ def parse_target(deployment: Mapping[str, Any], container: str | None) -> Target
         gpu_resource=resource,
         gpu_request=count,
         service_account=template["spec"].get("serviceAccountName") or "default",
-        replicas=spec.get("replicas", 1),
-        selector=spec["selector"],
+        replicas=kind.replicas_of(workload),
+        selector=kind.selector_of(workload),
         pod_labels=labels,
         start_deadline_seconds=_start_deadline_seconds(found),
         template=template,
+        claims=kind.claims_of(workload),
     )
 
 
@@ -144,14 +156,14 @@ def plan_speculation(target: Target, spec: DraftTableSpec) -> Speculation:
     if method is None and model is None:
         raise TargetError(
             "NoSpeculativeConfig",
-            f"Container {target.container} of Deployment {target.name} has no --speculative-config. Nothing was changed. "
+            f"Container {target.container} of {target.called} has no --speculative-config. Nothing was changed. "
             "Set spec.speculation: method and maxDraftLength, and model for a drafter that is one.",
         )
     longest = (wanted.max_draft_length if wanted else None) or present.get("num_speculative_tokens")
     if not isinstance(longest, int):
         raise TargetError(
             "NoDraftLength",
-            f"--speculative-config of Deployment {target.name} has no num_speculative_tokens. Nothing was changed. "
+            f"--speculative-config of {target.called} has no num_speculative_tokens. Nothing was changed. "
             "Set spec.speculation.maxDraftLength.",
         )
     options = {key: value for key, value in present.items() if key not in _PLANNED_KEYS}

@@ -230,7 +230,7 @@ RESTRICTED = {
 
 def wait_for_restriction(api: Api, namespace: str) -> None:
     """Until the admission of pods knows the namespace's new label, which it reads from a cache."""
-    spec = {"containers": [{"name": "c", "image": IMAGE}]}
+    spec = {"containers": [{"name": "c", "image": IMAGE.name}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "unrestricted"}, "spec": spec}
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

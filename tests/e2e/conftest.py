@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from crowd import AT_ONCE, Crowd, Installed, start
@@ -15,13 +14,6 @@ CROWD = pytest.StashKey[Crowd]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_operator: an operator for this test only, which may be killed")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Limit the tests, not their set-up: the first one on a fresh machine builds a cluster."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900, func_only=True))
 
 
 @pytest.fixture(scope="session")

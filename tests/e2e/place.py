@@ -167,8 +167,9 @@ class Place:
             self.delete("DraftTable", table["metadata"]["name"])
         self.until(lambda: not self.list("DraftTable"), "all DraftTables are gone")
         self.until(lambda: not self.leftovers(), "nothing of them is left")
-        for deployment in self.list("Deployment"):
-            self.delete("Deployment", deployment["metadata"]["name"])
+        for kind in ("Deployment", "StatefulSet"):
+            for workload in self.list(kind):
+                self.delete(kind, workload["metadata"]["name"])
 
     @contextlib.contextmanager
     def watched_endpoints(self) -> Iterator[set[str]]:
@@ -195,7 +196,7 @@ class Place:
         parts = [f"--- {self.namespace}: conditions as seen", *self._seen]
         for title, command in (
             ("DraftTables", ("kubectl", "describe", "drafttables")),
-            ("workloads", ("kubectl", "get", "deployments,replicasets,jobs,pods,configmaps", "-o", "wide")),
+            ("workloads", ("kubectl", "get", "deployments,replicasets,statefulsets,jobs,pods,configmaps", "-o", "wide")),
             ("pods that do not run", ("kubectl", "get", "pods", "--field-selector=status.phase!=Running", "-o", "yaml")),
             ("events", ("kubectl", "get", "events", "--sort-by=.lastTimestamp")),
         ):

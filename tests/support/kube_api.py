@@ -23,6 +23,7 @@ PREFIXES = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     "Deployment": ("/apis/apps/v1", "deployments"),
+    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "ReplicaSet": ("/apis/apps/v1", "replicasets"),
     "Job": ("/apis/batch/v1", "jobs"),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),

@@ -17,6 +17,7 @@ from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved,
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.injection import Injection, WorkloadKey
+from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Webhook, Workload
 from tabletune_operator.plan import EvictPod, Inject, StopInjecting
 from tabletune_operator.restore import template_digest
@@ -43,7 +44,6 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
         return replace(_watch(seen, workload, digest, remembered, evicts=False), webhook=None)
     if files.kind is VerdictKind.PRESENT or workload.foreign is not None:
         return replace(judge_rollout(seen, wanted, files), webhook=StopInjecting())
-    name = short(wanted.target.name)
     if seen.webhook is None:
         return RollingOut(
             Stage(
@@ -54,7 +54,7 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
             remembered,
         )
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
-        removed = Stage(RolledOut.SPECULATION_REMOVED, f"Deployment {name} runs without --speculative-config already. Nothing to do.")
+        removed = Stage(RolledOut.SPECULATION_REMOVED, f"{wanted.target.called} runs without --speculative-config already. Nothing to do.")
         return RollingOut(removed, None, StopInjecting())
     injection = build_injection(seen, wanted, files)
     try:
@@ -70,7 +70,7 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
     known = _setting_of(remembered) == injection.digest and not rolled_back
     status = remembered if known else RolloutStatus(digest=request, started_at=to_time(seen.now))
     if ours:
-        return RollingOut(_take_back(seen, workload, name), status, Inject(injection))
+        return RollingOut(_take_back(seen, workload), status, Inject(injection))
     evicts = wanted.spec.rollout.replace == "Evict"
     return _watch(seen, workload, injection.digest, status, evicts=evicts, webhook=seen.webhook, injection=injection)
 
@@ -79,7 +79,7 @@ def build_injection(seen: Observation, wanted: Wanted, files: Files) -> Injectio
     target = wanted.target
     return Injection(
         draft_table=seen.draft.ref,
-        workload=WorkloadKey(target.namespace, "Deployment", target.name),
+        workload=WorkloadKey(target.namespace, target.kind.name, target.name),
         selector=target.selector,
         container=target.container,
         image=target.image,
@@ -103,8 +103,11 @@ def with_left_running(stage: Stage, workload: Workload | None) -> Stage:
     left = left_running(workload)
     if not left or workload is None or stage.reason not in {RolledOut.RECOMMENDED, RolledOut.PRESENT_KEPT}:
         return stage
-    name = short(workload.deployment["metadata"]["name"])
-    return replace(stage, message=f"{_left(left)} Restart them when it suits: kubectl rollout restart deploy/{name}. {stage.message}")
+    return replace(stage, message=f"{_left(left)} Restart them when it suits: {_restart(workload)}. {stage.message}")
+
+
+def _restart(workload: Workload) -> str:
+    return f"kubectl rollout restart {kubectl_name(workload.body)}"
 
 
 def _left(left: tuple[Replica, ...]) -> str:
@@ -128,12 +131,12 @@ def _setting_of(status: RolloutStatus | None) -> str | None:
     return status.digest.partition("-")[0] if status is not None and status.digest else None
 
 
-def _take_back(seen: Observation, workload: Workload, name: str) -> Stage:
+def _take_back(seen: Observation, workload: Workload) -> Stage:
     """From mode Patch: the pods that the give-back brings about get the setting from the webhook, so replicas restart once."""
     if seen.job is not None or workload.loan is not None:
         return Stage(
             RolledOut.WAITING_FOR_JOB_POD,
-            f"The profiling Job is ending; Deployment {name} gets its own template back after it. Nothing to do.",
+            f"The profiling Job is ending; {workload.called} gets its own template back after it. Nothing to do.",
         )
     return give_back(workload, "spec.rollout.mode is Admission now")
 
@@ -197,7 +200,7 @@ def _watch(
 def _progress(  # noqa: PLR0911 - by case
     seen: Observation, workload: Workload, replicas: Replicas, *, evicts: bool, webhook: Webhook | None, completed: bool
 ) -> Stage:
-    name, desired = short(workload.deployment["metadata"]["name"]), int(workload.deployment["spec"].get("replicas", 1))
+    desired = workload.desired
     counts = f"{replicas.proved} of {max(desired, len(replicas.all))} replicas"
     if desired == 0 and not replicas.all:
         if completed:
@@ -222,12 +225,11 @@ def _progress(  # noqa: PLR0911 - by case
         return _replacing(seen, workload, replicas, desired, evicts=evicts)
     silent = [short(each.pod.name) for each in replicas.admitted if each.pod.has_sidecar and each.sidecar is None]
     heard = f"Sidecar of {listed(silent, 2)} is silent: see kubectl logs POD -c tabletune-sidecar." if silent else "Nothing to do."
-    return Stage(RolledOut.PROVING, f"{counts} of {name} proved the new table; each sidecar proves it with a request of its own. {heard}")
+    return Stage(RolledOut.PROVING, f"{counts} of {workload.called} proved the new table; each sidecar proves it with a request of its own. {heard}")
 
 
 def _replacing(seen: Observation, workload: Workload, replicas: Replicas, desired: int, *, evicts: bool) -> Stage:
-    name, counts = short(workload.deployment["metadata"]["name"]), f"{len(replicas.admitted)} of {len(replicas.all)} replicas"
-    restart = f"kubectl rollout restart deploy/{name}"
+    counts, restart = f"{len(replicas.admitted)} of {len(replicas.all)} replicas", _restart(workload)
     if not evicts:
         return Stage(
             RolledOut.WAITING_FOR_RESTART,

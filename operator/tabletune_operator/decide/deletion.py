@@ -23,15 +23,14 @@ def judge_deletion(seen: Observation) -> tuple[tuple[Stage, ...], tuple[Action, 
     left: list[str] = []
     workload, name = seen.workload, seen.draft.ref.name
     if workload is not None and returned:
-        left.append(f"Deployment {short(workload.deployment['metadata']['name'])} gets back the replica that was lent")
+        left.append(f"{workload.called} gets back the replica that was lent")
     elif workload is not None and workload.owner == name:  # one write of the target at a time: each names the version that was seen
-        target = short(workload.deployment["metadata"]["name"])
         if isinstance(workload.original, Damage):
             # What was there before is not known, and waiting for it would keep the object for ever.
             events.append(Event("Warning", Accepted.RECORD_DAMAGED.name, f"Not restored. {workload.original.message}"))
         else:
-            actions.append(RestoreTarget(restore(workload.deployment)))
-            left.append(f"Deployment {target} gets back what it had before")
+            actions.append(RestoreTarget(restore(workload.body)))
+            left.append(f"{workload.called} gets back what it had before")
     if seen.job is not None:
         access = job_name(name)
         actions += [EnsureJobDeleted(seen.job.name), EnsureJobAccessDeleted((("RoleBinding", access), ("Role", access)))]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tabletune_operator.conditions import Profiled, clipped, short
-from tabletune_operator.decide.loan import LEAST_REPLICAS, judge_borrowing, own_loan, serving
+from tabletune_operator.decide.loan import judge_borrowing, may_borrow, own_loan, serving
 from tabletune_operator.decide.queue import gives_way
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
@@ -225,7 +225,7 @@ def _waiting_for_gpu(seen: Observation, wanted: Wanted, job: Job, pod: Pod) -> S
     waits = f"No free {gpus(seen)} since {clock(pod.created)}{in_use}."
     if wanted.spec.profile.placement == "BorrowReplica" and seen.workload is not None:
         return judge_borrowing(seen, job, pod, seen.workload, waits)
-    borrow = ", or spec.profile.placement to BorrowReplica" if wanted.target.replicas >= LEAST_REPLICAS else ""
+    borrow = ", or spec.profile.placement to BorrowReplica" if may_borrow(wanted.target) else ""
     return Stage(
         Profiled.WAITING_FOR_GPU,
         f"{waits} {serving(seen)} Free one, or set spec.nodePool to nodes that have one{borrow}; profiling then starts by itself.",

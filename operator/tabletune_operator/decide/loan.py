@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tabletune_operator.conditions import LONGEST_MESSAGE, Profiled, clipped, short
+from tabletune_operator.conditions import LONGEST_MESSAGE, Profiled, clipped
 from tabletune_operator.decide.stage import Stage
-from tabletune_operator.loan import Loan, close_loan, replicas_of, return_replica, take_replica
+from tabletune_operator.kinds import DEPLOYMENT, replicas_of
+from tabletune_operator.loan import Loan, close_loan, return_replica, take_replica
 from tabletune_operator.observation import Damage, Job, Observation, Pod, Workload
 from tabletune_operator.plan import Action, BorrowReplica, Event, ReturnReplica
 from tabletune_operator.progress import Progress
+from tabletune_operator.target import Target
 from tabletune_operator.times import clock, parse_time
 
 BORROW_AFTER_SECONDS = 30
@@ -34,8 +36,7 @@ def judge_loan(seen: Observation) -> tuple[tuple[Action, ...], tuple[Event, ...]
     workload = seen.workload
     if workload is None or workload.loan is None:
         return (), ()
-    deployment = workload.deployment
-    name = short(deployment["metadata"]["name"])
+    deployment = workload.body
     if isinstance(workload.loan, Damage):
         told = f"{workload.loan.message} It is removed, and replicas stays {replicas_of(deployment)}. Set it to what it should be."
         return (ReturnReplica(close_loan(deployment)),), (Event("Warning", LEFT_AS_IS, told),)
@@ -48,9 +49,9 @@ def judge_loan(seen: Observation) -> tuple[tuple[Action, ...], tuple[Event, ...]
     if replicas == loan.left:
         return (ReturnReplica(return_replica(deployment, loan)),), ()
     if replicas == loan.replicas:
-        event = Event("Normal", RETURNED, f"Deployment {name} has its {loan.replicas} replicas again. Nothing to do.")
+        event = Event("Normal", RETURNED, f"{workload.called} has its {loan.replicas} replicas again. Nothing to do.")
     else:
-        told = f"replicas of Deployment {name} was set to {replicas} while 1 of {loan.replicas} was lent. It is left so. Nothing to do."
+        told = f"replicas of {workload.called} was set to {replicas} while 1 of {loan.replicas} was lent. It is left so. Nothing to do."
         event = Event("Warning", LEFT_AS_IS, told)
     return (ReturnReplica(close_loan(deployment)),), (event,)
 
@@ -72,7 +73,12 @@ def own_loan(seen: Observation) -> Loan | None:
     workload = seen.workload
     if workload is None or not isinstance(workload.loan, Loan) or workload.loan.draft_table != seen.draft.ref.name:
         return None
-    return workload.loan if replicas_of(workload.deployment) == workload.loan.left else None
+    return workload.loan if workload.desired == workload.loan.left else None
+
+
+def may_borrow(target: Target) -> bool:
+    """Is spec.profile.placement BorrowReplica of any use for it?"""
+    return target.kind is DEPLOYMENT and target.replicas >= LEAST_REPLICAS
 
 
 def serving(seen: Observation) -> str:
@@ -96,31 +102,31 @@ def borrowed_at(seen: Observation, job: Job) -> datetime | None:
 
 def judge_borrowing(seen: Observation, job: Job, pod: Pod, workload: Workload, waits: str) -> Stage:
     """The Job's pod waits for a GPU, and the spec says to borrow one. `waits` says what it waits for, and since when."""
-    name, replicas = short(workload.deployment["metadata"]["name"]), replicas_of(workload.deployment)
+    replicas = workload.desired
     loan = own_loan(seen)
     if loan is not None:
         until = clock(loan.at + timedelta(seconds=UNUSED_AFTER_SECONDS))
         return Stage(
             Profiled.BORROWING,
-            f"1 of {loan.replicas} replicas of Deployment {name} is stopped for the Job since {clock(loan.at)}; the Job's pod gets its GPU "
+            f"1 of {loan.replicas} replicas of {workload.called} is stopped for the Job since {clock(loan.at)}; the Job's pod gets its GPU "
             f"next. {serving(seen)} If it has none at {until} the replica comes back. Nothing to do.",
         )
     if borrowed_at(seen, job) is not None:
         why = "its GPU went to another pod, or replicas was set by somebody else (an autoscaler, GitOps)"
-        return _refused(f"{waits} One replica of Deployment {name} was stopped for this Job, and is not a second time: {why}.")
+        return _refused(f"{waits} One replica of {workload.called} was stopped for this Job, and is not a second time: {why}.")
     obstacle = _obstacle(seen, workload)
     if obstacle is not None:
-        return _refused(f"{waits} No replica of Deployment {name} is borrowed: {obstacle}. Serving is not touched.")
+        return _refused(f"{waits} No replica of {workload.called} is borrowed: {obstacle}. Serving is not touched.")
     at = pod.created + timedelta(seconds=BORROW_AFTER_SECONDS)
     if seen.now < at:
         return Stage(
             Profiled.WAITING_FOR_GPU,
-            f"{waits} At {clock(at)} one of {replicas} replicas of Deployment {name} is stopped for the Job. Nothing to do.",
+            f"{waits} At {clock(at)} one of {replicas} replicas of {workload.called} is stopped for the Job. Nothing to do.",
         )
     return Stage(
         Profiled.BORROWING,
-        f"{waits} 1 of {replicas} replicas of Deployment {name} is stopped for the Job; {replicas - 1} serve until it ends. Nothing to do.",
-        (BorrowReplica(take_replica(workload.deployment, seen.draft.ref.name, seen.now)),),
+        f"{waits} 1 of {replicas} replicas of {workload.called} is stopped for the Job; {replicas - 1} serve until it ends. Nothing to do.",
+        (BorrowReplica(take_replica(workload.body, seen.draft.ref.name, seen.now)),),
     )
 
 
@@ -129,9 +135,11 @@ def _refused(what: str) -> Stage:
     return Stage(Profiled.CANNOT_BORROW, f"{clipped(what, LONGEST_MESSAGE - 1 - len(cure))} {cure}")
 
 
-def _obstacle(seen: Observation, workload: Workload) -> str | None:
+def _obstacle(seen: Observation, workload: Workload) -> str | None:  # noqa: PLR0911 - one for each case
     """Why none of the replicas may be stopped; None: one may."""
-    replicas = replicas_of(workload.deployment)
+    replicas = workload.desired
+    if workload.kind is not DEPLOYMENT:
+        return "only a Deployment's replicas are"
     if replicas < LEAST_REPLICAS:
         return f"it has {replicas}, and the last one is never stopped"
     if workload.loan is not None:

@@ -133,7 +133,7 @@ def _without_job(seen: Observation, wanted: Wanted, attempts: int) -> Profiling:
         return Profiling(
             Stage(
                 Profiled.WAITING_FOR_TARGET,
-                f"No replica of Deployment {short(wanted.target.name)} is ready, so what to measure is not known for sure. "
+                f"No replica of {wanted.target.called} is ready, so what to measure is not known for sure. "
                 "Wait: profiling starts when one is ready (kubectl get pods).",
             ),
             None,

@@ -15,6 +15,7 @@ from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
+from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
 from tabletune_operator.plan import ApplyRollout, Inject, RestoreTarget, StopInjecting
 from tabletune_operator.pods import config_map_name
@@ -40,6 +41,14 @@ class RollingOut:
     webhook: Inject | StopInjecting | None = None  # None: it goes on as it did
 
 
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """A new replica that will not come up."""
+
+    pod: str
+    why: str
+
+
 def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
     """`wanted` and `files` are None while an earlier stage has no answer: what is rolled out then stays, and is watched."""
     remembered = seen.draft.status.rollout
@@ -58,10 +67,8 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
     if workload.foreign is not None:
         return RollingOut(_drifted(workload, workload.foreign), remembered)
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
-        name = short(wanted.target.name)
-        return RollingOut(
-            Stage(RolledOut.SPECULATION_REMOVED, f"Deployment {name} runs without --speculative-config already. Nothing to do."), None
-        )
+        stage = Stage(RolledOut.SPECULATION_REMOVED, f"{wanted.target.called} runs without --speculative-config already. Nothing to do.")
+        return RollingOut(stage, None)
     try:
         rollout = build_rollout(
             RolloutRequest(
@@ -75,7 +82,7 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
         )
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered)
-    if ours and is_in_place(workload.deployment, rollout):
+    if ours and is_in_place(workload.body, rollout):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
         known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.digest}-")
         started = RolloutStatus(digest=_request(rollout, wanted.target), started_at=to_time(seen.now))
@@ -89,46 +96,41 @@ def _request(rollout: Rollout, target: Target) -> str:
 
 
 def give_back(workload: Workload, why: str) -> Stage:
-    name = short(workload.deployment["metadata"]["name"])
     return Stage(
         RolledOut.GIVING_BACK,
-        f"{why}: Deployment {name} gets back what it had before (1 restart per replica). Nothing to do.",
-        (RestoreTarget(restore(workload.deployment)),),
+        f"{why}: {workload.called} gets back what it had before: {workload.kind.replacing(workload.body)}",
+        (RestoreTarget(restore(workload.body)),),
     )
 
 
 def _keep(workload: Workload, *, ours: bool) -> Stage:
     if ours:
         return give_back(workload, "The setting that was there before is the best one now")
-    name = short(workload.deployment["metadata"]["name"])
     return Stage(
         RolledOut.PRESENT_KEPT,
-        f"Deployment {name} keeps its present setting, the best one measured; nothing is rolled out. Nothing to do.",
+        f"{workload.called} keeps its present setting, the best one measured; nothing is rolled out. Nothing to do.",
     )
 
 
 def _recommend(seen: Observation, workload: Workload, files: Files, *, ours: bool) -> Stage:
-    name = short(workload.deployment["metadata"]["name"])
     if ours:
         return give_back(workload, "spec.rollout.mode is Recommend now")
     if files.kind is VerdictKind.OFF:
         step = "To follow it remove --speculative-config from the target"
     else:
         step = f"To follow it copy vllm.yaml of ConfigMap {short(config_map_name(seen.draft.ref.name))} into the target"
-    return Stage(RolledOut.RECOMMENDED, f"Mode Recommend: Deployment {name} is not changed. {step}, or set spec.rollout.mode to Patch.")
+    return Stage(RolledOut.RECOMMENDED, f"Mode Recommend: {workload.called} is not changed. {step}, or set spec.rollout.mode to Patch.")
 
 
 def _drifted(workload: Workload, found: str) -> Stage:
-    name = short(workload.deployment["metadata"]["name"])
     return Stage(
         RolledOut.DRIFTED,
-        f"Deployment {name} was edited by somebody else: {clipped(found, 80)} instead of ours. Left as it is. To keep it set "
+        f"{workload.called} was edited by somebody else: {clipped(found, 80)} instead of ours. Left as it is. To keep it set "
         "spec.rollout.mode to Recommend; to take it back write the value of speculative-config.json into it.",
     )
 
 
 def _next_step(seen: Observation, workload: Workload, target: Target, rollout: Rollout, *, ours: bool) -> RollingOut:
-    name = short(target.name)
     request, remembered = _request(rollout, target), seen.draft.status.rollout
     tried = remembered is not None and remembered.digest == request
     if tried and not ours:
@@ -138,9 +140,9 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
         return RollingOut(
             Stage(
                 RolledOut.PUT_BACK,
-                f"The old setting of Deployment {name} was put back after our roll-out, by another writer (GitOps, Helm) or by a roll-back "
+                f"The old setting of {workload.called} was put back after our roll-out, by another writer (GitOps, Helm) or by a roll-back "
                 "that was cut short. Left as it is. Commit ours there, or try again: kubectl rollout restart "
-                f"deploy/{name}.",
+                f"{kubectl_name(workload.body)}.",
             ),
             remembered,
         )
@@ -148,7 +150,7 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
         return RollingOut(
             Stage(
                 RolledOut.DRIFTED,
-                f"Fields of ours in Deployment {name} were changed or removed by somebody else. Left as it is. To have them back "
+                f"Fields of ours in {workload.called} were changed or removed by somebody else. Left as it is. To have them back "
                 "set spec.rollout.mode to Recommend, then to Patch again; or delete this DraftTable.",
             ),
             remembered,
@@ -163,13 +165,13 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
         )
     if workload.loan is not None:
         return RollingOut(
-            Stage(RolledOut.WAITING_FOR_JOB_POD, f"Deployment {name} first gets the replica back that was lent to the Job. Nothing to do."),
+            Stage(RolledOut.WAITING_FOR_JOB_POD, f"{workload.called} first gets the replica back that was lent to the Job. Nothing to do."),
             remembered,
         )
     return RollingOut(
         Stage(
             RolledOut.ROLLING_OUT,
-            f"Deployment {name} gets the new setting: 1 restart per replica, by its own update strategy. Nothing to do.",
+            f"{workload.called} gets the new setting: {workload.kind.replacing(workload.body)}",
             (ApplyRollout(rollout.apply),),
         ),
         RolloutStatus(digest=request, started_at=to_time(seen.now)),
@@ -178,19 +180,18 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
 
 def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) -> RollingOut:
     """What replicas say of the roll-out that is on the target."""
-    name = short(workload.deployment["metadata"]["name"])
     if not workload.revised:
-        stage = Stage(RolledOut.ROLLING_OUT, f"Deployment {name} has the new setting; its replicas come next. Nothing to do.")
+        stage = Stage(RolledOut.ROLLING_OUT, f"{workload.called} has the new setting; its replicas come next. Nothing to do.")
         return RollingOut(stage, status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
-    failing = next(filter(None, (why_failing(seen, workload, r) for r in current)), None)
+    failing = next((_Failing(r.pod.name, why) for r in current if (why := why_failing(seen, workload, r)) is not None), None)
     if failing is not None and not completed:
         return RollingOut(
             Stage(
                 RolledOut.ROLLED_BACK,
-                _rolled_back(seen, name, failing),
-                (RestoreTarget(restore(workload.deployment)),),
+                _rolled_back(seen, workload, failing),
+                (RestoreTarget(restore(workload.body)),),
             ),
             status,
         )
@@ -203,10 +204,11 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) 
     return RollingOut(stage, status)
 
 
-def _rolled_back(seen: Observation, name: str, failing: str) -> str:
-    step = f"Old setting of Deployment {name} restored at {clock(seen.now)}. Not tried again until spec or target changes."
-    step += f" To try now: kubectl rollout restart deploy/{name}"
-    return f"{clipped(failing, 298 - len(step))}. {step}"
+def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:
+    step = f"Old setting of {workload.called} restored at {clock(seen.now)}. Not tried again until spec or target changes."
+    stuck = workload.kind.stuck(workload.body, failing.pod)
+    step += f" To have it replaced: {stuck}" if stuck else f" To try now: kubectl rollout restart {kubectl_name(workload.body)}"
+    return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
 
 def why_failing(seen: Observation, workload: Workload, replica: Replica) -> str | None:
@@ -250,8 +252,8 @@ def refusing(current: list[Replica]) -> Stage | None:
     return None
 
 
-def _proof(seen: Observation, workload: Workload, current: list[Replica], failing: str | None, *, completed: bool) -> Stage:  # noqa: PLR0911 - by case
-    desired = int(workload.deployment["spec"].get("replicas", 1))
+def _proof(seen: Observation, workload: Workload, current: list[Replica], failing: _Failing | None, *, completed: bool) -> Stage:  # noqa: PLR0911 - by case
+    desired = workload.desired
     old = [r for r in workload.replicas if not r.pod.current and not r.pod.terminating and not r.pod.finished]
     ready = [r for r in current if r.pod.ready]
     tracked = any(r.pod.has_sidecar for r in current)
@@ -268,6 +270,9 @@ def _proof(seen: Observation, workload: Workload, current: list[Replica], failin
     waiting = next((r for r in starting if r.pod.waits_for_gpu), None)
     if waiting is not None:
         return needs_gpu(seen, workload, waiting)
+    held = workload.kind.held_back(workload.body, [r.pod.name for r in old]) if not starting else None
+    if held is not None:
+        return Stage(RolledOut.HELD_BACK, f"{counts} run the new setting. {held} Nothing is forced.")
     if starting or old or len(ready) < desired:
         return _still_rolling(workload, starting, counts, failing, tracked=tracked)
     if desired == 0:
@@ -289,19 +294,20 @@ def needs_gpu(seen: Observation, workload: Workload, waiting: Replica) -> Stage:
     pool = seen.pool
     in_use = f" ({pool.total} of {pool.total} {pool.product.name} in use)" if pool is not None and not pool.free else ""
     until = clock(waiting.pod.created + timedelta(seconds=_deadline_seconds(workload)))
+    slower = ", or set the target's strategy to maxSurge 0 and maxUnavailable 1" if workload.kind.surges else ""
     return Stage(
         RolledOut.ROLL_OUT_NEEDS_GPU,
-        f"New replica {short(waiting.pod.name)} waits for a GPU{in_use}; old replicas serve. Free one, or set the target's "
-        f"strategy to maxSurge 0 and maxUnavailable 1. At {until} the old setting is put back.",
+        f"New replica {short(waiting.pod.name)} waits for a GPU{in_use}; old replicas serve. Free one{slower}. "
+        f"At {until} the old setting is put back.",
     )
 
 
-def _still_rolling(workload: Workload, starting: list[Replica], counts: str, failing: str | None, *, tracked: bool) -> Stage:
+def _still_rolling(workload: Workload, starting: list[Replica], counts: str, failing: _Failing | None, *, tracked: bool) -> Stage:
     done = "run the new setting and proved it" if tracked else "run the new setting"
     if failing is not None:
         return Stage(
             RolledOut.ROLLING_OUT,
-            f"{counts} {done}. {clipped(failing, 150)}. This came after our roll-out, so nothing is put back. See kubectl describe pod.",
+            f"{counts} {done}. {clipped(failing.why, 150)}. It came after our roll-out, so nothing is put back. See kubectl describe pod.",
         )
     if starting:
         until = clock(starting[0].pod.created + timedelta(seconds=_deadline_seconds(workload)))

@@ -66,18 +66,18 @@ def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:
         return Stage(
             Accepted.SPEC_NOT_READABLE, f"{spec.message} Nothing was changed. Update the CRD and the operator to the same version."
         ), None
-    target_name = short(spec.target_ref.name)
+    named = f"{spec.target_ref.kind} {short(spec.target_ref.name)}"
     if workload is None:
         return Stage(
             Accepted.TARGET_NOT_FOUND,
-            f"There is no Deployment {target_name} in namespace {short(seen.draft.ref.namespace)}. Nothing was changed. "
+            f"There is no {named} in namespace {short(seen.draft.ref.namespace)}. Nothing was changed. "
             "Create it, or delete this DraftTable and name another; work starts by itself once it is there.",
         ), None
     first = _holder(seen, workload)
     if first is not None:
         return Stage(
             Accepted.TARGET_TAKEN,
-            f"Deployment {target_name} belongs to DraftTable {short(first)}, which is older. Nothing was changed. "
+            f"{named} belongs to DraftTable {short(first)}, which is older. Nothing was changed. "
             "Delete one of the two; the other goes on by itself.",
         ), None
     if isinstance(workload.original, Damage):
@@ -131,7 +131,7 @@ def _judge_pod(seen: Observation, wanted: Wanted, findings: tuple[Finding, ...])
     if not _has_run(seen, wanted):
         return Stage(
             Accepted.WAITING_FOR_TARGET,
-            f"No replica of Deployment {short(target.name)} is ready, so its GPU and engine version are not known yet. "
+            f"No replica of {target.called} is ready, so its GPU and engine version are not known yet. "
             "Nothing was changed. Wait: profiling starts when one is ready (kubectl get pods).",
         ), None
     product = wanted.product.name if wanted.product is not None else ""
@@ -169,7 +169,7 @@ def _too_large(target: Target, speculation: Speculation) -> Stage | None:
         return None
     return Stage(
         Accepted.DRAFT_LENGTH_TOO_LARGE,
-        f"spec.speculation.maxDraftLength is {speculation.max_draft_length}; --speculative-config of Deployment {short(target.name)} has "
+        f"spec.speculation.maxDraftLength is {speculation.max_draft_length}; --speculative-config of {target.called} has "
         f"{LONGEST_FIELD} {longest}. Nothing was changed. Set {longest} or less, or raise {LONGEST_FIELD} in the target.",
     )
 
@@ -214,9 +214,7 @@ def _runner(target: Target) -> str | None:
 def _stage_of(finding: Finding, target: Target) -> Stage:
     reason = _BY_FINDING.get(finding.code, Accepted.CONFIG_REFUSED)
     code = f" ({finding.code})" if reason is Accepted.CONFIG_REFUSED else ""
-    return Stage(
-        reason, f"Deployment {short(target.name)}, container {target.container}{code}: {finding.message} Nothing was changed, no GPU used."
-    )
+    return Stage(reason, f"{target.called}, container {target.container}{code}: {finding.message} Nothing was changed, no GPU used.")
 
 
 def _running(workload: Workload) -> Replica | None:

@@ -1,4 +1,4 @@
-"""Deployments for the builders' tests: the example of llm-d, and small ones that differ from it in one thing."""
+"""Workloads for the builders' tests: the example of llm-d, and small ones that differ from it in one thing."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ def with_container(**fields: Any) -> dict[str, Any]:
         if value is not None:
             container[name] = value
     return deployment
+
+
+def stateful(*, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """The example as a StatefulSet; fields of its spec that are None are left out."""
+    made = {**llm_d(), "kind": "StatefulSet", "status": status or {}}
+    made["spec"] |= {"serviceName": "chat", **{name: value for name, value in spec.items() if value is not None}}
+    return made
 
 
 def spec(**fields: Any) -> DraftTableSpec:

@@ -121,10 +121,10 @@ def lent(*, with_replicas: int, damaged: bool = False) -> Change:
         if seen.workload is None:
             return seen
         since = seen.job.created if seen.job is not None else seen.now
-        body = take_replica(seen.workload.deployment, seen.draft.ref.name, since)
+        body = take_replica(seen.workload.body, seen.draft.ref.name, since)
         body["spec"]["replicas"] = with_replicas
         loan = Damage("Annotation tabletune.io/borrowed cannot be read.") if damaged else Loan(seen.draft.ref.name, 2, since)
-        return replace(seen, workload=replace(seen.workload, deployment=body, loan=loan))
+        return replace(seen, workload=replace(seen.workload, body=body, loan=loan))
 
     return change
 
@@ -253,7 +253,7 @@ def check_actions(seen: Observation, plan: Plan) -> None:
             assert "replicas" not in action.manifest["spec"]
             assert action.manifest["metadata"]["uid"] == "uid-decode"
         if isinstance(action, RestoreTarget | BorrowReplica | ReturnReplica):
-            assert action.deployment["metadata"]["resourceVersion"]
+            assert action.body["metadata"]["resourceVersion"]
 
 
 def check_status(plan: Plan) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,11 +20,13 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.act import act
 from tabletune_operator.cluster import ClusterError
 from tabletune_operator.decide import decide
+from tabletune_operator.kinds import KINDS
 from tabletune_operator.loan import FIELD_MANAGER
 from tabletune_operator.observation import ObjectRef, Observation
 from tabletune_operator.observe import Observer
 from tabletune_operator.plan import Plan
 from tabletune_operator.pods import OwnImage, config_map_name, job_name
+from tabletune_operator.restore import template_digest
 from tabletune_operator.times import to_time
 
 NOW = datetime(2026, 11, 30, 14, 30, tzinfo=UTC)
@@ -41,7 +43,7 @@ class StoppedError(Exception):
     """The operator was killed here."""
 
 
-def draft_table(name: str = "chat", *, target: str = "decode", created: datetime = NOW, **spec: Any) -> Body:
+def draft_table(name: str = "chat", *, target: str = "decode", kind: str = "Deployment", created: datetime = NOW, **spec: Any) -> Body:
     return {
         "apiVersion": "tabletune.io/v1alpha1",
         "kind": "DraftTable",
@@ -53,7 +55,7 @@ def draft_table(name: str = "chat", *, target: str = "decode", created: datetime
             "creationTimestamp": to_time(created),
             "finalizers": ["tabletune.io/finalizer"],
         },
-        "spec": {"targetRef": {"name": target}, **spec},
+        "spec": {"targetRef": {"kind": kind, "name": target}, **spec},
     }
 
 
@@ -84,6 +86,12 @@ def deployment(name: str = "decode", *, replicas: int = 2, args: list[str] | Non
             },
         },
     }
+
+
+def stateful_set(name: str = "decode", *, replicas: int = 2, **spec: Any) -> Body:
+    """The same, with names of its own for replicas."""
+    made = deployment(name, replicas=replicas)
+    return {**made, "kind": "StatefulSet", "spec": {**made["spec"], "serviceName": name, **spec}}
 
 
 def node(name: str = "node1", *, product: str = PRODUCT, gpus: int = 8) -> Body:
@@ -167,10 +175,10 @@ class World:
         self.put(merged)
         if body["kind"] == "Job" and body["spec"].get("activeDeadlineSeconds") is not None:
             self.end_job(body["metadata"]["name"].removesuffix("-profile"), failed=True)
-        if body["kind"] == "Deployment":
+        if body["kind"] in KINDS:
             assert "replicas" not in body["spec"], "replicas belongs to whoever scales"
             merged["metadata"]["generation"] += 1
-            self.roll(key[1])
+            self._controllers[key[0]](key[1])
 
     async def replace(self, body: Mapping[str, Any]) -> None:
         self._call(f"replace {body['kind']}")
@@ -179,8 +187,8 @@ class World:
             raise ClusterError(409, "the object has been modified")
         assert live["spec"]["replicas"] == body["spec"]["replicas"]
         self.put(copy.deepcopy(dict(body)))
-        self.objects["Deployment", body["metadata"]["name"]]["metadata"]["generation"] += 1
-        self.roll(body["metadata"]["name"])
+        self.objects[body["kind"], body["metadata"]["name"]]["metadata"]["generation"] += 1
+        self._controllers[body["kind"]](body["metadata"]["name"])
 
     async def delete(self, kind: str, namespace: str, name: str, propagation: str = "Background") -> None:
         self._call(f"delete {kind}")
@@ -212,8 +220,12 @@ class World:
         return self.objects[kind, name]
 
     def pods(self, target: str = "decode", *, current: bool | None = None) -> list[Body]:
-        found = [o for (k, _), o in self.objects.items() if k == "Pod" and (_owner(o) or "").startswith(f"uid-{target}-")]
+        found = [o for (k, _), o in self.objects.items() if k == "Pod" and f"{_owner(o)}-".startswith(f"uid-{target}-")]
         return found if current is None else [o for o in found if o["current"] == current]
+
+    @property
+    def _controllers(self) -> Mapping[str, Callable[[str], None]]:
+        return {"Deployment": self.roll, "StatefulSet": self.roll_stateful_set}
 
     def roll(self, name: str = "decode", *, ready: bool = True) -> None:
         """The Deployment's controller: a ReplicaSet for the template, its pods beside or (when ready) instead of the old ones."""
@@ -237,6 +249,19 @@ class World:
             self.add_pod(f"{name}-{revision}-{at}", target["spec"]["template"], f"uid-{name}-{revision}", ready=ready)
         if ready:
             self.remove_old_pods(name)
+
+    def roll_stateful_set(self, name: str = "decode", *, ready: bool = True) -> None:
+        """The StatefulSet's controller. Replicas keep their names; those below the partition, and with OnDelete all, their template."""
+        target = self.get("StatefulSet", name)
+        strategy = target["spec"].get("updateStrategy") or {}
+        revision = f"{name}-{template_digest(target['spec']['template'])[:10]}"
+        target["status"] = {"observedGeneration": target["metadata"]["generation"], "updateRevision": revision}
+        kept = strategy.get("rollingUpdate", {}).get("partition", 0) if strategy.get("type") != "OnDelete" else target["spec"]["replicas"]
+        for at in range(target["spec"]["replicas"]):
+            there = self.objects.get(("Pod", f"{name}-{at}"))
+            if there is None or (at >= kept and there["metadata"]["labels"]["controller-revision-hash"] != revision):
+                labels = {**LABELS, "controller-revision-hash": revision}
+                self.add_pod(f"{name}-{at}", target["spec"]["template"], target["metadata"]["uid"], ready=ready, labels=labels)
 
     def remove_old_pods(self, target: str = "decode") -> None:
         for pod in self.pods(target, current=False):
@@ -376,10 +401,11 @@ def _merged(live: Any, applied: Any) -> Any:
     return copy.deepcopy(applied)
 
 
-def serving(*more: Any, **spec: Any) -> World:
+def serving(*more: Any, target: Body | None = None, **spec: Any) -> World:
     """A target that serves, and a DraftTable for it."""
-    made = World(deployment(), draft_table(**spec), *more)
-    made.roll()
+    target = deployment() if target is None else target
+    made = World(target, draft_table(kind=target["kind"], **spec), *more)
+    (made.roll if target["kind"] == "Deployment" else made.roll_stateful_set)()
     return made
 
 
