@@ -1,9 +1,9 @@
-"""How long the admission webhook takes to answer: the operator's own server with as many targets as asked, and a client in a process of its own.
+"""How long the admission webhook takes to answer: the operator's own server, and a client in a process of its own.
 
     python benchmarks/admission/measure.py --out FILE
 
-Measured from the client, TLS included: over one connection as the API server keeps it, and with a new connection for each pod. Both with the
-operator at rest, and with its main thread as busy as it can be with what reconciles do most (reading lists of 500 pods), without a pause.
+Measured from the client, TLS included: over one connection as the API server keeps it, and with a new connection for each pod. Both with
+the operator at rest, and with its main thread busy without a pause with what reconciles do most (reading lists of 500 pods).
 """
 
 from __future__ import annotations

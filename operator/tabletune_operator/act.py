@@ -22,6 +22,7 @@ from tabletune_operator.plan import (
     EnsureJobAccessDeleted,
     EnsureJobDeleted,
     Event,
+    EvictPod,
     Plan,
     RestoreTarget,
     ReturnReplica,
@@ -75,6 +76,9 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
             await cluster.apply(manifest, manager=FLEET_MANAGER)
         case RestoreTarget(body) | BorrowReplica(body) | ReturnReplica(body):
             await cluster.replace(body)
+        case EvictPod(name, uid):
+            if not await cluster.evict(namespace, name, uid):
+                log.info("Pod %s/%s is not evicted now: a PodDisruptionBudget does not allow it.", namespace, name)
 
 
 def _with_status(draft: Draft, status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,11 +14,12 @@ import kopf
 from tabletune_operator.cluster import Cluster, ClusterError
 from tabletune_operator.crd import GROUP, PLURAL, VERSION
 from tabletune_operator.observation import ObjectRef
-from tabletune_operator.observe import Observer, target_of
+from tabletune_operator.observe import Observer, no_webhook, target_of
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
 from tabletune_operator.reconcile import Reconciler
 from tabletune_operator.settings import OperatorSettings
 from tabletune_operator.sidecars import build_client
+from tabletune_operator.webhook import Webhook
 
 DRAFT_TABLES = (GROUP, VERSION, PLURAL)
 OURS: Mapping[str, Any] = {**MANAGED_BY, DRAFT_TABLE_LABEL: kopf.PRESENT}
@@ -43,12 +44,21 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         settings.scanning.disabled = namespaced
         memo.cluster = await Cluster.connect()
         memo.http = build_client()
-        memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, lambda: datetime.now(UTC), served))
+        memo.webhook = Webhook(admission, memo.cluster, clock) if admission is not None else None
+        told = memo.webhook.state if memo.webhook is not None else no_webhook
+        memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, clock, served, webhook=told), memo.webhook)
+        if memo.webhook is not None:
+            memo.webhook.start()
 
-    image, served, namespaced = settings.image, settings.namespaces, bool(settings.namespaces)
+    image, served, namespaced, admission = settings.image, settings.namespaces, bool(settings.namespaces), settings.admission
+
+    def clock() -> datetime:
+        return datetime.now(UTC)
 
     @kopf.on.cleanup(registry=registry)
     async def stop(memo: kopf.Memo, **_: Any) -> None:
+        if memo.webhook is not None:
+            await memo.webhook.close()
         await memo.http.aclose()
         await memo.cluster.close()
 

@@ -35,6 +35,7 @@ from tabletune_operator.observation import (
     Product,
     Replica,
     Rival,
+    Webhook,
     Workload,
 )
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
@@ -63,17 +64,29 @@ class _Nodes:
     pods: tuple[Body, ...] | None  # None: only those of our own namespaces may be seen
 
 
+def no_webhook(_: ObjectRef) -> None:
+    """The operator runs without an admission webhook."""
+
+
 class Observer:
     """Reads for all DraftTables of one operator."""
 
     def __init__(
-        self, cluster: Cluster, http: httpx.AsyncClient, image: OwnImage, clock: Callable[[], datetime], namespaces: Sequence[str] = ()
+        self,
+        cluster: Cluster,
+        http: httpx.AsyncClient,
+        image: OwnImage,
+        clock: Callable[[], datetime],
+        namespaces: Sequence[str] = (),
+        *,
+        webhook: Callable[[ObjectRef], Webhook | None] = no_webhook,
     ) -> None:
         """`namespaces` are those that the operator serves; none: all."""
         self._namespaces = tuple(namespaces)
         self._cluster = cluster
         self._http = http
         self._image = image
+        self._webhook = webhook
         self._clock = clock
         self._nodes: _Nodes | None = None
         self._nodes_read_at = 0.0
@@ -114,6 +127,7 @@ class Observer:
             queue=read_queue(every_table, every_job, ref, pool, now),
             files=_files(own_map),
             donors=tuple(_donors(config_maps, ref)),
+            webhook=self._webhook(ref),
         )
 
     async def _read_target(self, table: Body) -> tuple[Body | None, tuple[Body, ...]]:

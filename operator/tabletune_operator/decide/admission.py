@@ -225,7 +225,9 @@ def _progress(  # noqa: PLR0911 - by case
         return _replacing(seen, workload, replicas, desired, evicts=evicts)
     silent = [short(each.pod.name) for each in replicas.admitted if each.pod.has_sidecar and each.sidecar is None]
     heard = f"Sidecar of {listed(silent, 2)} is silent: see kubectl logs POD -c tabletune-sidecar." if silent else "Nothing to do."
-    return Stage(RolledOut.PROVING, f"{counts} of {workload.called} proved the new table; each sidecar proves it with a request of its own. {heard}")
+    return Stage(
+        RolledOut.PROVING, f"{counts} of {workload.called} proved the new table; each sidecar proves it with a request of its own. {heard}"
+    )
 
 
 def _replacing(seen: Observation, workload: Workload, replicas: Replicas, desired: int, *, evicts: bool) -> Stage:
