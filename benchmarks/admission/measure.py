@@ -24,6 +24,7 @@ from typing import Any
 
 import yaml
 
+from tabletune_operator.admission import answer
 from tabletune_operator.admission_server import PATH, AdmissionServer
 from tabletune_operator.certificates import renewed
 from tabletune_operator.crd import Controller
@@ -93,15 +94,7 @@ def _be_busy(deployment: Body, until: threading.Event) -> None:
 
 def _ask(port: int, authority: str, requests: int, *, keep: bool) -> None:
     """The client's process: times in milliseconds on stdout."""
-    deployment = _deployment()
-    request = {
-        "uid": "r",
-        "operation": "CREATE",
-        "resource": {"resource": "pods"},
-        "namespace": deployment["metadata"]["namespace"],
-        "object": _pod(deployment),
-    }
-    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    body = json.dumps(_review(_deployment()))
     context = ssl.create_default_context(cadata=authority)
     connection, times = HTTPSConnection(HOST, port, context=context), []
     for number in range(WARM_UP + requests):
@@ -109,13 +102,34 @@ def _ask(port: int, authority: str, requests: int, *, keep: bool) -> None:
             connection.close()
         began = time.perf_counter()
         connection.request("POST", PATH, body, {"Content-Type": "application/json"})
-        answer = json.loads(connection.getresponse().read())
+        answered = json.loads(connection.getresponse().read())
         took = time.perf_counter() - began
-        assert "patch" in answer["response"], answer
+        assert "patch" in answered["response"], answered
         if number >= WARM_UP:
             times.append(took * 1000)
         time.sleep(0.002)  # pods do not come back to back; the server's thread has to be woken each time
     print(json.dumps(sorted(times)))
+
+
+def _computing(table: InjectionTable) -> dict[str, float]:
+    """What the answer itself costs, in milliseconds of the thread's own time: neither network nor other work of the machine is in it."""
+    review, times = _review(_deployment()), []
+    for _ in range(WARM_UP + 500):
+        began = time.thread_time()
+        answer(review, table.by_workload)
+        times.append((time.thread_time() - began) * 1000)
+    return _figures(sorted(times[WARM_UP:]))
+
+
+def _review(deployment: Body) -> Body:
+    request = {
+        "uid": "r",
+        "operation": "CREATE",
+        "resource": {"resource": "pods"},
+        "namespace": deployment["metadata"]["namespace"],
+        "object": _pod(deployment),
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
 def _figures(times: list[float]) -> dict[str, float]:
@@ -135,10 +149,10 @@ def measure(targets: int, requests: int) -> list[Body]:
         for keep in (True, False):
             command = [sys.executable, __file__, "--client", str(server.port), "--requests", str(requests), *(["--keep"] if keep else [])]
             client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            done, answer = threading.Event(), list[str]()
+            done, told = threading.Event(), list[str]()
 
-            def collect(client: subprocess.Popen[str] = client, done: threading.Event = done, answer: list[str] = answer) -> None:
-                answer.append(client.communicate(certificates.authorities)[0])
+            def collect(client: subprocess.Popen[str] = client, done: threading.Event = done, told: list[str] = told) -> None:
+                told.append(client.communicate(certificates.authorities)[0])
                 done.set()
 
             threading.Thread(target=collect).start()
@@ -147,7 +161,7 @@ def measure(targets: int, requests: int) -> list[Body]:
             done.wait()
             connection = "kept" if keep else "new for each pod"
             operator = "busy without a pause" if busy else "at rest"
-            found.append({"operator": operator, "connection": connection, "milliseconds": _figures(json.loads(answer[0]))})
+            found.append({"operator": operator, "connection": connection, "milliseconds": _figures(json.loads(told[0]))})
     server.close()
     return found
 
@@ -174,6 +188,7 @@ def main() -> None:
             "requests": options.requests,
             "reviewBytes": len(json.dumps(_pod(_deployment()))),
         },
+        "answerAlone": _computing(_table(_deployment(), options.targets)),
         "results": measure(options.targets, options.requests),
     }
     text = json.dumps(result, indent=1)
