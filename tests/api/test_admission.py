@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -336,3 +341,54 @@ def _is_gone(api: Api, path: str) -> bool:
         return bool(api.get(path)["metadata"].get("deletionTimestamp"))
     except RefusedError as error:
         return error.status == 404
+
+
+def test_the_operators_process_serves_it_and_ends_with_it(api: Api, namespace: str, port: int, tmp_path: Path) -> None:
+    kubeconfig, log = tmp_path / "kubeconfig", tmp_path / "operator.log"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": api.address, "insecure-skip-tls-verify": True}}],
+        "users": [{"name": "u", "user": {"token": token(api)}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    kubeconfig.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "tabletune_operator.main", "--image", IMAGE.name, "--liveness", "http://127.0.0.1:0/healthz"]
+    flags = ["--namespace", namespace, f"--admission={CONFIGURATION}", f"--admission-namespace={RELEASE}", f"--admission-port={port}"]
+    environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
+    with log.open("wb") as out:
+        process = subprocess.Popen([*command, *flags], stdout=out, stderr=out, env=environment)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not _answers(api, port):
+            assert time.monotonic() < deadline, f"not within {SECONDS} s: an answer\n{log.read_text()[-3000:]}"
+            time.sleep(0.2)
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+    assert "orbidden" not in log.read_text()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, port), timeout=5)
+
+
+def _answers(api: Api, port: int) -> bool:
+    """As the API server asks: it trusts what the configuration holds, and wants the Service's name."""
+    bundle = trusted(api)
+    if bundle is None:
+        return False
+    context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+    request = {"uid": "r", "operation": "CREATE", "resource": {"resource": "pods"}, "namespace": "n", "object": {"metadata": {}}}
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    try:
+        plain = socket.create_connection((HOST, port), timeout=5)
+    except ConnectionRefusedError:
+        return False
+    with plain, context.wrap_socket(plain, server_hostname=f"tabletune-admission.{RELEASE}.svc") as connection:
+        connection.sendall((head + body).encode())
+        answered = b""
+        while piece := connection.recv(65536):
+            answered += piece
+    response: Body = json.loads(answered.partition(b"\r\n\r\n")[2])["response"]
+    return response == {"uid": "r", "allowed": True}
