@@ -23,6 +23,9 @@ API_VERSION = "admission.k8s.io/v1"
 LONGEST_WARNING = 250
 """Kubernetes may cut a warning after 256 characters."""
 
+KINDS_TOLD = frozenset({"Deployment", "StatefulSet", "LeaderWorkerSet"})
+"""Kinds of which `workload_of` tells the pods."""
+
 _GROUP_LABEL = "leaderworkerset.sigs.k8s.io/name"
 
 Body = Mapping[str, Any]

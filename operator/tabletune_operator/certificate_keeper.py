@@ -99,12 +99,13 @@ class CertificateKeeper:
         self._source = source
         self._server = server
         self._served: tuple[str, str] | None = None
-        self.problem: str | None = "The webhook is starting."
+        self.problem: str | None = None
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. The first look has been."""
         while True:
-            await asyncio.sleep(CHECK_SECONDS if await self.look() else RETRY_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS if self.problem is None else RETRY_SECONDS)
+            await self.look()
 
     async def look(self) -> bool:
         """One turn. True: the webhook is served and, as far as can be known here, trusted."""

@@ -48,7 +48,7 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         told = memo.webhook.state if memo.webhook is not None else no_webhook
         memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, clock, served, webhook=told), memo.webhook)
         if memo.webhook is not None:
-            memo.webhook.start()
+            await memo.webhook.start()
 
     image, served, namespaced, admission = settings.image, settings.namespaces, bool(settings.namespaces), settings.admission
 

@@ -42,8 +42,9 @@ class Webhook:
         self._keeper = CertificateKeeper(_source(settings, cluster, clock), self._server)
         self._keeping: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Serve as soon as there is a certificate; whatever is missing is tried again, and told in conditions."""
+    async def start(self) -> None:
+        """Serve, if there is a certificate; whatever is missing is tried again, and told in conditions."""
+        await self._keeper.look()
         self._keeping = asyncio.create_task(self._keeper.keep())
 
     async def close(self) -> None:

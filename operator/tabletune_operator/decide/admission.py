@@ -6,11 +6,11 @@ time (Evict). What failed once is not tried again until spec, table or target ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
+from tabletune_operator.admission import KINDS_TOLD
 from tabletune_operator.conditions import RolledOut, clipped, short
 from tabletune_operator.decide.eviction import Held, Replicas, next_eviction
 from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved, judge_rollout, needs_gpu, refusing, why_failing
@@ -41,7 +41,7 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
         if ours or digest is None or not any(each.pod.digest == digest for each in workload.replicas):
             return judge_rollout(seen, wanted, files)
         # What new pods get stays as it is: the webhook compares each with what was measured, and leaves alone what differs.
-        return replace(_watch(seen, workload, digest, remembered, evicts=False), webhook=None)
+        return _watch(seen, workload, digest, remembered, evicts=False)
     if files.kind is VerdictKind.PRESENT or workload.foreign is not None:
         return replace(judge_rollout(seen, wanted, files), webhook=StopInjecting())
     if seen.webhook is None:
@@ -56,18 +56,18 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
         removed = Stage(RolledOut.SPECULATION_REMOVED, f"{wanted.target.called} runs without --speculative-config already. Nothing to do.")
         return RollingOut(removed, None, StopInjecting())
+    if wanted.target.kind.name not in KINDS_TOLD:
+        what = f"Mode Admission cannot tell which pods are those of a {wanted.target.kind.name}. Nothing was changed. Set another mode."
+        return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, what), remembered, StopInjecting())
     injection = build_injection(seen, wanted, files)
     try:
         build_rollout(_request_of(injection, wanted.target))
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered, StopInjecting())
     request = f"{injection.digest}-{template_digest(wanted.target.template)[:8]}"
-    before = seen.draft.conditions.get("RolledOut")
-    rolled_back = before is not None and before.reason == RolledOut.ROLLED_BACK.name
-    if rolled_back and before is not None and remembered is not None and remembered.digest == request:
-        broken = _broken(workload, injection.digest)
-        return RollingOut(Stage(RolledOut.ROLLED_BACK, before.message, tuple(map(_evict, broken))), remembered, StopInjecting())
-    known = _setting_of(remembered) == injection.digest and not rolled_back
+    if remembered is not None and _is_taken_back(remembered) and remembered.digest == request:
+        return RollingOut(_still_taken_back(seen, workload, injection.digest), remembered, StopInjecting())
+    known = remembered is not None and _setting_of(remembered) == injection.digest and not _is_taken_back(remembered)
     status = remembered if known else RolloutStatus(digest=request, started_at=to_time(seen.now))
     if ours:
         return RollingOut(_take_back(seen, workload), status, Inject(injection))
@@ -95,7 +95,8 @@ def left_running(workload: Workload | None) -> tuple[Replica, ...]:
     """Replicas that run a setting which the webhook added: it stays with them until they are recreated."""
     if workload is None or workload.rolled is not None:
         return ()
-    return tuple(each for each in _live(workload) if each.pod.digest is not None)
+    # Of the template of now: the others are being replaced, as those of mode Patch are when it has given the target back.
+    return tuple(each for each in _live(workload) if each.pod.digest is not None and each.pod.current and workload.revised)
 
 
 def with_left_running(stage: Stage, workload: Workload | None) -> Stage:
@@ -141,13 +142,29 @@ def _take_back(seen: Observation, workload: Workload) -> Stage:
     return give_back(workload, "spec.rollout.mode is Admission now")
 
 
+def _taken_back(status: RolloutStatus | None) -> RolloutStatus:
+    """Remembered with the try itself: what was tried and has no beginning is not tried again."""
+    return (status or RolloutStatus()).model_copy(update={"started_at": None})
+
+
+def _is_taken_back(status: RolloutStatus) -> bool:
+    return status.digest is not None and status.started_at is None
+
+
+def _still_taken_back(seen: Observation, workload: Workload, digest: str) -> Stage:
+    before = seen.draft.conditions.get("RolledOut")
+    told = before.message if before is not None and before.reason == RolledOut.ROLLED_BACK.name else None
+    return Stage(
+        RolledOut.ROLLED_BACK,
+        told
+        or f"The setting kept a new replica of {workload.called} from starting, so new pods get none. Not tried again until spec or "
+        f"target changes. To try now: {_restart(workload)}",
+        tuple(_evict(each) for each in _live(workload) if each.pod.digest == digest and why_failing(seen, workload, each) is not None),
+    )
+
+
 def _live(workload: Workload) -> tuple[Replica, ...]:
     return tuple(each for each in workload.replicas if not each.pod.terminating and not each.pod.finished)
-
-
-def _broken(workload: Workload, digest: str) -> Iterable[Replica]:
-    """Replicas that a setting keeps from starting. They serve nobody, so replacing them takes nothing away."""
-    return (each for each in _live(workload) if each.pod.digest == digest and not each.pod.ready)
 
 
 def _evict(replica: Replica) -> EvictPod:
@@ -187,7 +204,7 @@ def _watch(
         step = f"Since {clock(seen.now)} new pods get the old setting; {short(replica.pod.name)} is replaced. "
         step += "Not tried again until spec or target changes."
         message = f"{clipped(why, 298 - len(step))}. {step}"
-        return RollingOut(Stage(RolledOut.ROLLED_BACK, message, (_evict(replica),)), status, StopInjecting())
+        return RollingOut(Stage(RolledOut.ROLLED_BACK, message, (_evict(replica),)), _taken_back(status), StopInjecting())
     refused = refusing(list(replicas.admitted))
     if refused is not None:
         return RollingOut(refused, status, inject)
@@ -231,6 +248,13 @@ def _progress(  # noqa: PLR0911 - by case
 
 
 def _replacing(seen: Observation, workload: Workload, replicas: Replicas, desired: int, *, evicts: bool) -> Stage:
+    problem = seen.webhook.problem if seen.webhook is not None else None
+    if problem is not None:
+        return Stage(
+            RolledOut.NOT_ADMITTED,
+            f"{len(replicas.admitted)} of {len(replicas.all)} replicas run the setting, and new pods do not get it now: "
+            f"{clipped(problem, 160)} They serve as their template says.",
+        )
     counts, restart = f"{len(replicas.admitted)} of {len(replicas.all)} replicas", _restart(workload)
     if not evicts:
         return Stage(

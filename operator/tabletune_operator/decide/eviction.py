@@ -54,6 +54,8 @@ def next_eviction(seen: Observation, workload: Workload, desired: int, replicas:
 def _held(seen: Observation, workload: Workload, desired: int, replicas: Replicas) -> Held | None:  # noqa: PLR0911 - one for each case
     if desired < FEWEST_REPLICAS:
         return Held("the last ready replica is never evicted", for_ever=True)
+    if seen.webhook is None or seen.webhook.problem is not None:
+        return Held("the webhook is served again")
     if seen.job is not None or workload.loan is not None:
         return Held("the profiling Job has ended")
     if not workload.revised or any(not each.pod.current for each in replicas.all):

@@ -300,3 +300,60 @@ async def test_scaled_to_zero_and_up_again() -> None:
     await made.turns(2)
     assert made.settings() == [True, True]
     assert made.condition("RolledOut") == ("True", "Proved")
+
+
+async def test_a_webhook_that_cannot_be_served_is_told_and_holds_evictions() -> None:
+    made = await measured(replicas=3)
+    made.problem = "Secret tabletune-admission is missing. Install the chart again with admission.enabled=true."
+    made.get("DraftTable", "chat")["spec"]["rollout"]["replace"] = "Evict"
+    await made.turns(3)
+    assert made.evicted == []
+    assert made.condition("RolledOut") == ("False", "NotAdmitted")
+    assert "Secret tabletune-admission is missing" in made.message("RolledOut")
+    made.problem = None
+    await made.turns(8)
+    assert made.condition("RolledOut") == ("True", "Proved")
+
+
+async def test_what_was_taken_back_is_not_tried_again_after_a_while_without_a_profile() -> None:
+    made = await measured(replicas=3)
+    made.now += timedelta(minutes=1)
+    broken = made.replace_pod(made.pods()[0]["metadata"]["name"], ready=False)
+    broken["status"]["containerStatuses"][0] |= {"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RolledBack")
+    files = made.get("ConfigMap", "chat-tabletune")
+    kept = dict(files["data"])
+    files["data"] = {**kept, "table.json": "damaged"}
+    await made.turns(2)
+    assert made.condition("Profiled") == ("False", "ConfigMapDamaged")
+    files["data"] = kept
+    await made.turns(2)
+    made.now += timedelta(minutes=1)
+    made.replace_pod(made.pods()[0]["metadata"]["name"])
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RolledBack")
+    assert made.settings() == [False, False, False]
+
+
+async def test_a_damaged_file_changes_nothing_for_new_pods() -> None:
+    made = await restarted(await measured())
+    made.get("ConfigMap", "chat-tabletune")["data"]["table.json"] = "damaged"
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("True", "Proved")
+    made.now += timedelta(minutes=1)
+    made.replace_pod(made.pods()[0]["metadata"]["name"])
+    await made.turns(2)
+    assert made.settings() == [True, True]
+    assert made.condition("RolledOut") == ("True", "Proved")
+
+
+async def test_from_patch_to_recommend_nothing_is_said_of_mode_admission() -> None:
+    made = await measured()
+    made.get("DraftTable", "chat")["spec"]["rollout"] = {"mode": "Patch"}
+    await made.turns(4)
+    made.get("DraftTable", "chat")["spec"]["rollout"] = {"mode": "Recommend"}
+    for _ in range(4):
+        await made.turn()
+        assert "mode Admission" not in made.message("RolledOut")
+    assert made.condition("RolledOut") == ("False", "Recommended")

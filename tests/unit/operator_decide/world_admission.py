@@ -31,6 +31,7 @@ class AdmissionWorld(World):
         self.serves = serves  # the operator was started with its webhook
         self.table = InjectionTable()
         self.reachable = True
+        self.problem: str | None = None  # of the webhook itself
         self.budget = True  # PodDisruptionBudgets allow an eviction
         self.evicted: list[str] = []
         super().__init__(*objects)
@@ -82,7 +83,7 @@ class AdmissionWorld(World):
 
     async def observe(self, name: str = "chat") -> Observation | None:
         def state(ref: ObjectRef) -> Webhook | None:
-            return Webhook(None, self.table.refusal(ref)) if self.serves else None
+            return Webhook(self.problem, self.table.refusal(ref)) if self.serves else None
 
         async with httpx.AsyncClient(transport=httpx.MockTransport(self.answer), trust_env=False) as http:
             observer = Observer(self, http, IMAGE, lambda: self.now, webhook=state)  # type: ignore[arg-type]
