@@ -33,7 +33,7 @@ SPEC: dict[str, Any] = {
         "waitTimeoutSeconds": 86400, "timeoutSeconds": 7200,
         "prompts": {"configMapRef": {"name": "mine", "key": "prompts.txt"}}, "podTemplate": {"priorityClassName": "low"},
     },
-    "rollout": {"mode": "Patch"},
+    "rollout": {"mode": "Admission", "replace": "Wait"},
     "controller": {
         "mode": "Track", "priorWeight": 2000, "rebuildEverySteps": 500, "exploreEverySteps": 50, "priorDecay": "Keep", "hysteresis": 0,
     },

@@ -29,6 +29,9 @@ from tabletune_operator.times import clock, parse_time, to_time
 GRACE = timedelta(seconds=10)
 """Clocks of the API server and of the operator differ; so long after the start of a roll-out a pod may not know of it."""
 
+_LEFT_ALONE = frozenset({RolledOut.RECOMMENDED, RolledOut.PRESENT_KEPT, RolledOut.SPECULATION_REMOVED})
+"""Ends at which new pods get nothing from us."""
+
 
 def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
     """As judge_rollout, which says what both modes have in common."""
@@ -102,7 +105,7 @@ def left_running(workload: Workload | None) -> tuple[Replica, ...]:
 def with_left_running(stage: Stage, workload: Workload | None) -> Stage:
     """For a target that is left alone: its message says so of replicas that are not as their template is."""
     left = left_running(workload)
-    if not left or workload is None or stage.reason not in {RolledOut.RECOMMENDED, RolledOut.PRESENT_KEPT}:
+    if not left or workload is None or stage.reason not in _LEFT_ALONE:
         return stage
     return replace(stage, message=f"{_left(left)} Restart them when it suits: {_restart(workload)}. {stage.message}")
 
