@@ -109,7 +109,7 @@ def build_app(table: InjectionTable) -> web.Application:
             given = answer(review, table.by_workload)
         except (ReviewError, ValueError, TypeError, AttributeError) as error:
             return web.Response(status=400, text=f"{error}")
-        if given.injection is not None and given.refusal is not None:
+        if given.injection is not None and given.refusal is not None and not review["request"].get("dryRun"):
             log.warning("A new pod of %s was left as it is: %s", given.injection.workload.name, given.refusal)
             table.refuse(given.injection.draft_table, given.refusal)
         return web.json_response(text=json.dumps(given.review))

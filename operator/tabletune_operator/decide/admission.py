@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
 from tabletune_operator.admission import KINDS_TOLD
-from tabletune_operator.conditions import RolledOut, clipped, short
+from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
 from tabletune_operator.decide.eviction import Held, Replicas, next_eviction
 from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved, judge_rollout, needs_gpu, refusing, why_failing
 from tabletune_operator.decide.stage import Stage, listed
@@ -283,7 +283,7 @@ def _not_admitted(
 ) -> Stage:
     first = max(replicas.late, key=lambda each: each.pod.created)
     known = (webhook.problem or webhook.refusal) if webhook is not None else None
-    why = clipped(known or "the API server did not reach the webhook, or another one undid it", 110)
+    why = (known or "the API server did not reach the webhook, or another one undid it").rstrip(".")
     found = next_eviction(seen, workload, desired, replicas) if evicts else Held("", for_ever=True)
     match found:
         case Held(for_ever=True):
@@ -292,9 +292,7 @@ def _not_admitted(
             step = f"The next is evicted once {cause}."
         case action:
             step = f"{short(action.name)} is evicted now."
-    return Stage(
-        RolledOut.NOT_ADMITTED,
-        f"{len(replicas.admitted)} of {len(replicas.all)} replicas got the setting; {short(first.pod.name)} started without it at "
-        f"{clock(first.pod.created)} and serves as its template says. Likely: {why.rstrip('.')}. {step}",
-        () if isinstance(found, Held) else (found,),
-    )
+    told = f"{len(replicas.admitted)} of {len(replicas.all)} replicas got the setting; {short(first.pod.name)} started without it at "
+    told += f"{clock(first.pod.created)} (serving is correct). Likely: "
+    message = f"{told}{clipped(why, LONGEST_MESSAGE - 2 - len(told) - len(step))}. {step}"
+    return Stage(RolledOut.NOT_ADMITTED, message, () if isinstance(found, Held) else (found,))

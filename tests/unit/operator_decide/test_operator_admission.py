@@ -357,3 +357,15 @@ async def test_from_patch_to_recommend_nothing_is_said_of_mode_admission() -> No
         await made.turn()
         assert "mode Admission" not in made.message("RolledOut")
     assert made.condition("RolledOut") == ("False", "Recommended")
+
+
+async def test_a_long_cause_leaves_room_for_the_cure() -> None:
+    made = await restarted(await measured())
+    made.reachable = False
+    made.now += timedelta(minutes=5)
+    pod = made.replace_pod(made.pods()[0]["metadata"]["name"])
+    made.problem = "something that takes many words " * 10
+    await made.turns(2)
+    message = made.message("RolledOut")
+    assert len(message) <= 300
+    assert message.endswith(f"Then restart it: kubectl delete pod {pod['metadata']['name']}")
