@@ -81,14 +81,19 @@ def rendered(kind: str) -> Body:
     return dict(found)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @pytest.fixture
 def port(api: Api, namespace: str) -> Iterator[int]:
     """The chart's webhook configuration and Secret; the API server is told to ask this port of this machine."""
     if os.environ.get("KUBECONFIG"):
         pytest.skip("the API server of a cluster that is given may not reach a process of this machine")
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        free: int = probe.getsockname()[1]
+    free = free_port()
     configuration = rendered("MutatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
     assert webhook["failurePolicy"] == "Ignore"
@@ -334,7 +339,7 @@ def _run(api: Api, path: str) -> Body:
 
 def _is_held(api: Api, path: str) -> bool:
     """By a dry run, so that the first eviction that counts comes when the API server knows the budget."""
-    namespace, name = path.split("/")[-3], path.split("/")[-1]
+    *_, namespace, _, name = path.split("/")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": namespace, "name": name}}
     try:
         api.create(f"{path}/eviction", eviction, dry_run=True)
@@ -361,7 +366,7 @@ def test_the_operators_process_serves_it_and_ends_with_it(api: Api, namespace: s
         "current-context": "x",
     }
     kubeconfig.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "tabletune_operator.main", "--image", IMAGE.name, "--liveness", "http://127.0.0.1:0/healthz"]
+    command = [sys.executable, "-m", "tabletune_operator.main", "--image", IMAGE.name, "--liveness", f"http://{HOST}:{free_port()}/healthz"]
     flags = ["--namespace", namespace, f"--admission={CONFIGURATION}", f"--admission-namespace={RELEASE}", f"--admission-port={port}"]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
     with log.open("wb") as out:
