@@ -25,7 +25,8 @@ from typing import Any
 import yaml
 
 from tabletune_operator.admission import answer
-from tabletune_operator.admission_server import PATH, AdmissionServer
+from tabletune_operator.admission_process import AdmissionProcess
+from tabletune_operator.admission_server import PATH
 from tabletune_operator.certificates import renewed
 from tabletune_operator.crd import Controller
 from tabletune_operator.injection import Injection, InjectionTable, WorkloadKey
@@ -141,7 +142,7 @@ def _figures(times: list[float]) -> dict[str, float]:
 
 def measure(targets: int, requests: int) -> list[Body]:
     deployment = _deployment()
-    server = AdmissionServer(_table(deployment, targets), 0, HOST)
+    server = AdmissionProcess(_table(deployment, targets), 0, HOST)
     certificates = renewed({}, (HOST,), datetime.now(UTC))
     server.use(certificates.certificate, certificates.key)
     found = []

@@ -1,4 +1,4 @@
-"""The webhook's HTTPS server: a thread with an event loop of its own, so that no reconcile of the operator keeps a new pod waiting.
+"""The webhook's HTTPS server, on a thread with an event loop of its own. The operator runs it in a process (admission_process.py).
 
 It asks nobody: the table of injections is in memory (injection.py), and admission.py computes the answer. kopf has a server for webhooks
 too; it shares the operator's event loop and keeps the certificate that it started with, and both would be felt here.
@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import ssl
-import sys
 import threading
 from collections.abc import Callable
 
@@ -22,8 +21,6 @@ from tabletune_operator.injection import InjectionTable
 
 PATH = "/pods"
 START_SECONDS = 10.0
-SWITCH_SECONDS = 0.0005
-"""How long the interpreter lets a busy thread run while another one waits; its own 5 ms would be paid at every step of an answer."""
 LARGEST_REVIEW_BYTES = 8 * 2**20
 """An object in etcd is smaller than 2 MiB, and a review holds it once."""
 
@@ -42,6 +39,10 @@ class AdmissionServer:
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        return self._loop is not None
 
     @property
     def port(self) -> int:
@@ -63,7 +64,6 @@ class AdmissionServer:
             self._thread.join(START_SECONDS)
 
     def _start(self) -> None:
-        sys.setswitchinterval(SWITCH_SECONDS)
         loop, started = asyncio.new_event_loop(), threading.Event()
         problem: list[OSError] = []
 

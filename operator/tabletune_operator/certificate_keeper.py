@@ -14,7 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from tabletune_operator.admission_server import AdmissionServer
 from tabletune_operator.certificates import Certificates, certificate_ends, renewed
 from tabletune_operator.cluster import Cluster, ClusterError
 from tabletune_operator.times import to_time
@@ -92,10 +91,19 @@ class MountedCertificates:
             raise KeeperError(f"No certificate in {self.folder} ({error.strerror}). See kubectl describe certificate.") from error
 
 
+class Server(Protocol):
+    """Who serves with it. `use` may block, and raises OSError when it cannot be served."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    def use(self, certificate: str, key: str) -> None: ...
+
+
 class CertificateKeeper:
     """`problem` is a sentence for conditions while the webhook cannot be served or trusted."""
 
-    def __init__(self, source: Source, server: AdmissionServer) -> None:
+    def __init__(self, source: Source, server: Server) -> None:
         self._source = source
         self._server = server
         self._served: tuple[str, str] | None = None
@@ -111,8 +119,8 @@ class CertificateKeeper:
         """One turn. True: the webhook is served and, as far as can be known here, trusted."""
         try:
             found = await self._source.read()
-            if found != self._served:
-                self._server.use(*found)
+            if found != self._served or not self._server.is_serving:
+                await asyncio.to_thread(self._server.use, *found)
                 self._served = found
         except (KeeperError, ClusterError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
             told = "The certificate cannot be used." if isinstance(error, ssl.SSLError) else str(error)

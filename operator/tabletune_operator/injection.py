@@ -7,7 +7,7 @@ never waits and never sees half of one. Nothing of it is stored: an operator tha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -60,10 +60,18 @@ class Injection:
         return hashlib.sha256(canonical(told).encode()).hexdigest()[:12]
 
 
+def _nobody(_: Injection | ObjectRef) -> None:
+    """Nobody has to know."""
+
+
 class InjectionTable:
-    """Written by the reconcile, read by the webhook; the other way round only the last refusal of each DraftTable."""
+    """Written by the reconcile, read by the webhook; the other way round only the last refusal of each DraftTable.
+
+    `on_change` hears of each injection that is put, and of each DraftTable whose injection is removed.
+    """
 
     def __init__(self) -> None:
+        self.on_change: Callable[[Injection | ObjectRef], None] = _nobody
         self._by_workload: Mapping[WorkloadKey, Injection] = MappingProxyType({})
         self._refusals: Mapping[ObjectRef, str] = MappingProxyType({})
 
@@ -79,11 +87,15 @@ class InjectionTable:
         others = self._without(injection.draft_table)
         self._by_workload = MappingProxyType({**others, injection.workload: injection})
         self._forget(injection.draft_table)
+        self.on_change(injection)
 
     def remove(self, draft_table: ObjectRef) -> None:
         """One that is not there is removed already."""
+        if not any(each.draft_table == draft_table for each in self._by_workload.values()):
+            return
         self._by_workload = MappingProxyType(self._without(draft_table))
         self._forget(draft_table)
+        self.on_change(draft_table)
 
     def refuse(self, draft_table: ObjectRef, why: str) -> None:
         self._refusals = MappingProxyType({**self._refusals, draft_table: why})

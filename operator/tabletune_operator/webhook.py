@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tabletune_operator.admission_server import AdmissionServer
+from tabletune_operator.admission_process import AdmissionProcess
 from tabletune_operator.certificate_keeper import CertificateKeeper, MountedCertificates, OwnCertificates, Source
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.injection import InjectionTable
@@ -38,7 +38,7 @@ class AdmissionSettings:
 class Webhook:
     def __init__(self, settings: AdmissionSettings, cluster: Cluster, clock: Callable[[], datetime]) -> None:
         self._table = InjectionTable()
-        self._server = AdmissionServer(self._table, settings.port)
+        self._server = AdmissionProcess(self._table, settings.port)
         self._keeper = CertificateKeeper(_source(settings, cluster, clock), self._server)
         self._keeping: asyncio.Task[None] | None = None
 
@@ -52,7 +52,7 @@ class Webhook:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
-        self._server.close()
+        await asyncio.to_thread(self._server.close)
 
     def state(self, draft_table: ObjectRef) -> WebhookState:
         return WebhookState(self._keeper.problem, self._table.refusal(draft_table))
