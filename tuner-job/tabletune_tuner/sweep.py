@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
+from statistics import median
 from typing import Any
 
 from tabletune.profile import Cell, SkippedCell, step_times
@@ -26,6 +27,8 @@ from tabletune_tuner.sweep_plan import (
     Sample,
     SweepPlan,
     SweepResult,
+    cannot_win,
+    error_of,
     floor_of,
     has_enough,
     is_settled,
@@ -152,7 +155,8 @@ class Sweep:
         floor = floor_of(self._cells)
         pending = [k for k in order_of(self._plan.cells, repeat) if (B, k) not in self._skipped]
         self._steps_planned += self._plan.steps * len(pending)
-        enough = [k for k in pending if has_enough(self._samples[B, k], floor)]
+        known = {k: median(s.step_time_micros for s in self._samples[B, k]) for k in pending if self._samples[B, k]}
+        enough = [k for k in pending if has_enough(self._samples[B, k], floor) or (k in known and cannot_win(known, k))]
         self._save(self._plan.steps * len(enough))
         pending = [k for k in pending if k not in enough]
         if not at_once:
@@ -245,13 +249,13 @@ class Sweep:
             samples = _count(cell) - before
             if samples >= wanted and cell is not None:
                 if samples >= self._plan.steps or is_settled(cell["medianMicros"], cell["spreadMicros"], samples, floor):
-                    return Sample(cell["medianMicros"], samples)
+                    return _sample_of(cell, samples)
                 wanted = next_look(samples, self._plan.steps)
             steps = seen.steps - first.steps
             if running.finished:
                 running.check()  # what ended since the last look may have failed
                 if samples >= min(LEAST_STEPS, self._plan.steps) and cell is not None:
-                    return Sample(cell["medianMicros"], samples)
+                    return _sample_of(cell, samples)
                 raise NotReachedError(f"requests ended after {samples} of {self._plan.steps} steps with this draft length")
             if not samples and steps > RAMP_STEPS + B + PATIENCE * self._plan.steps:
                 raise NotReachedError(f"the engine ran at most {largest} requests at once with this draft length")
@@ -263,6 +267,10 @@ class Sweep:
         answer = await self._engine.ask("steps")
         wanted = (B, k, "decode")
         return next((c for c in answer["cells"] if (c["batchSize"], c["draftLength"], c["regime"]) == wanted), None)
+
+
+def _sample_of(cell: dict[str, Any], samples: int) -> Sample:
+    return Sample(cell["medianMicros"], samples, error_of(cell["spreadMicros"], samples))
 
 
 def _count(cell: dict[str, Any] | None) -> int:

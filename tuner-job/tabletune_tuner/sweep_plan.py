@@ -26,6 +26,9 @@ EDGE_SHARE = 5  # of the grid: no more than a fifth of its batch sizes is added 
 
 FIRST_PREFILL_SIZE, PREFILL_SIZE_FACTOR = 8, 4  # below, hardly a step carries a prefill
 
+HOPELESS_MARGIN = 1.1
+"""A single repeat may be so far off; cells beyond it are not measured again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -57,8 +60,11 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
+    """One repeat of a cell: its median, of how many steps, and the standard error of that."""
+
     step_time_micros: int
     count: int
+    error_micros: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +104,10 @@ def order_of(lengths: Sequence[int], repeat: int) -> tuple[int, ...]:
 
 
 def summarise(batch_size: int, draft_length: int, samples: Sequence[Sample]) -> Cell:
-    """The median of the repeats, and their median absolute deviation."""
+    """The median of the repeats, and their median absolute deviation; the standard error of the only one, where there is one."""
     times = [s.step_time_micros for s in samples]
     middle = median(times)
-    spread = median(abs(t - middle) for t in times)
+    spread = median(abs(t - middle) for t in times) if len(samples) > 1 else samples[0].error_micros
     return Cell(batch_size, draft_length, max(round(middle), 1), round(spread), sum(s.count for s in samples))
 
 
@@ -110,17 +116,22 @@ def noise_ppm(cells: Sequence[Cell]) -> int:
     return round(median(c.spread_micros / c.step_time_micros for c in cells) * 1_000_000) if cells else 0
 
 
+def error_of(deviation: float, count: int) -> float:
+    """Standard error of a median: `1.2533 sigma / sqrt(n)` for normal samples, whose `sigma` is 1.4826 times their median absolute
+    deviation.
+    """
+    return 1.2533 * 1.4826 * deviation / sqrt(count)
+
+
 def is_settled(middle: float, deviation: float, count: int, floor: float) -> bool:
     """Whether the standard error of a median is inside the noise floor; the 95 % interval of three such medians is then about the floor.
-
-    It is `1.2533 sigma / sqrt(n)` for normal samples, whose `sigma` is 1.4826 times their median absolute deviation.
 
     Args:
         middle: the median, in the same unit as `deviation`, the median absolute deviation.
         count: samples.
         floor: relative, 0.01 = 1 %.
     """
-    return 1.2533 * 1.4826 * deviation / sqrt(count) <= floor * middle
+    return error_of(deviation, count) <= floor * middle
 
 
 def next_look(samples: int, most: int) -> int:
@@ -135,6 +146,19 @@ def has_enough(repeats: Sequence[Sample], floor: float) -> bool:
         return False
     middle = median(times)
     return is_settled(middle, median(abs(t - middle) for t in times), len(times), floor)
+
+
+def cannot_win(times: Mapping[int, float], k: int) -> bool:
+    """Whether no traffic makes draft length k the best one at a batch size, so that one repeat tells enough about it.
+
+    `tau(k) / tau(j)` is largest when every guess is kept, so k can only be better than a shorter j where `T(k) / T(j)` is below
+    `(k + 1) / (j + 1)`. Past the largest graph it often is not, and there a step takes longest.
+
+    Args:
+        times: step time by draft length, in one unit.
+        k: one of them.
+    """
+    return any(times[k] * (j + 1) > HOPELESS_MARGIN * times[j] * (k + 1) for j in times if j < k)
 
 
 def floor_of(cells: Sequence[Cell]) -> float:

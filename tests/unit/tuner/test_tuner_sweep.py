@@ -47,6 +47,14 @@ async def test_measures_every_cell_with_the_lengths_up_and_down(run_dir: Path) -
     assert fake.lengths == [0, 0, 3, 3, 3, 0, 0, 0, 3, 3, 3, 0]
 
 
+async def test_measures_a_length_that_cannot_win_once(run_dir: Path) -> None:
+    fake, story = FakeEngine(), Story()
+    fake.step_micros = lambda B, k: 1000 * B * (1 + 4 * k)  # k = 3 takes 13 times as long, for at most 4 times the tokens
+    result = await sweep(fake, run_dir, story)
+    assert [(c.batch_size, c.draft_length, c.samples) for c in result.cells] == [(1, 0, 16), (1, 3, 8), (2, 0, 16), (2, 3, 8)]
+    assert (result.steps_planned, result.steps_saved) == (64, 16)
+
+
 async def test_measures_the_engine_without_speculation_without_forcing(run_dir: Path) -> None:
     fake, story = FakeEngine(), Story()
     off = SweepPlan((1, 2), None, 2, 8, 16)
@@ -165,6 +173,10 @@ def test_asks_no_more_of_a_batch_than_the_engine_holds(room: Room, expected: int
 def test_summarises_repeats_by_their_median() -> None:
     # medians 100, 110, 200: one repeat in which the machine was busy
     assert summarise(8, 2, [Sample(110, 8), Sample(200, 9), Sample(100, 8)]) == Cell(8, 2, 110, 10, 25)
+
+
+def test_a_cell_of_one_repeat_has_that_ones_standard_error() -> None:
+    assert summarise(8, 2, [Sample(110, 8, 3.2)]) == Cell(8, 2, 110, 3, 8)
 
 
 def test_noise_is_the_median_relative_spread() -> None:

@@ -9,6 +9,7 @@ from tabletune.profile import Ceiling, Cell, batch_sizes
 from tabletune_tuner.sweep_plan import (
     Sample,
     SweepPlan,
+    cannot_win,
     ceiling_batch_sizes,
     find_ceilings,
     floor_of,
@@ -57,6 +58,14 @@ def test_no_cell_has_enough_before_three_repeats() -> None:
     same = [Sample(4000, 16)] * 4
     assert [has_enough(same[:n], 0.005) for n in range(5)] == [False, False, False, True, True]
     assert not has_enough([Sample(4000, 16), Sample(4200, 16), Sample(4400, 16)], 0.005)
+
+
+def test_a_length_cannot_win_where_its_step_takes_longer_than_all_guesses_kept_would_gain() -> None:
+    past_the_graph = {1: 10_580.0, 3: 46_406.0}  # of an H200 at B = 200: 4.4 times as long, for at most twice the tokens
+    assert cannot_win(past_the_graph, 3)
+    assert not cannot_win(past_the_graph, 1)
+    assert not cannot_win({1: 6120.0, 3: 8710.0}, 3)
+    assert not cannot_win({0: 1000.0, 3: 4300.0}, 3)  # a single repeat may be off by this much
 
 
 def test_the_floor_is_never_below_what_a_change_of_length_must_win() -> None:

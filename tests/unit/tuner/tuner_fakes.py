@@ -35,6 +35,7 @@ class FakeEngine:
         self.facts: dict[str, Any] = {"device": "cpu"}
         self.plugin_rejects = True
         self.lingers = 0  # looks that a request still runs after its client left
+        self.step_micros: Callable[[int, int], int] = lambda B, k: 1000 * (B + k)
         self._leaving: list[int] = []
         self._tokens = 0
         self._force: int | None = 0
@@ -120,7 +121,7 @@ class FakeEngine:
 
     def steps(self, _: Any) -> dict[str, Any]:
         cells = [
-            {"batchSize": B, "draftLength": k, "regime": "decode", "count": n, "medianMicros": 1000 * (B + k), "spreadMicros": 0}
+            {"batchSize": B, "draftLength": k, "regime": "decode", "count": n, "medianMicros": self.step_micros(B, k), "spreadMicros": 0}
             for (B, k), n in self._cells.items()
         ]
         return {**self._boot(), "cells": cells}
