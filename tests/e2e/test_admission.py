@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from place import WORK_SECONDS, Place
-from workloads import H200, draft_table, service, stand_in
+from workloads import draft_table, service, stand_in
 
 SIDECAR = "tabletune-sidecar"
 
 
 def test_evictions_bring_the_table_and_the_deployment_stays_as_it_is(place: Place) -> None:
     place.create(service())
-    place.create(stand_in(replicas=2, gpu_product=H200))
+    place.create(stand_in(replicas=2))
     place.wait_ready()
     before = place.get("Deployment", "decode")
     place.create(draft_table(rollout={"mode": "Admission"}))
