@@ -369,3 +369,14 @@ async def test_a_long_cause_leaves_room_for_the_cure() -> None:
     message = made.message("RolledOut")
     assert len(message) <= 300
     assert message.endswith(f"Then restart it: kubectl delete pod {pod['metadata']['name']}")
+
+
+async def test_replicas_of_a_stateful_set_are_evicted_one_at_a_time() -> None:
+    made = await measured(replicas=3, stateful=True, replace="Evict")
+    before = copy.deepcopy(made.get("StatefulSet", "decode")["spec"])
+    await made.turns(8)
+    assert sorted(made.evicted) == ["decode-0", "decode-1", "decode-2"]
+    assert made.settings() == [True, True, True]
+    assert made.condition("RolledOut") == ("True", "Proved")
+    assert made.get("StatefulSet", "decode")["spec"] == before
+    assert [write for write in made.writes if "StatefulSet" in write] == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 from json_patch import patched
-from world import IMAGE, NAMESPACE, Body, World, deployment, draft_table
+from world import IMAGE, NAMESPACE, Body, World, deployment, draft_table, stateful_set
 
 from tabletune.verdict import VerdictKind
 from tabletune_operator.act import act
@@ -41,11 +41,12 @@ class AdmissionWorld(World):
 
     def add_pod(self, name: str, template: Body, owner: str, *, ready: bool, labels: Body | None = None) -> Body:
         """As the API server admits it: the webhook sees the pod without status, and what it adds starts with the pod."""
-        kind = next(k for k in ("Deployment", "StatefulSet", "Job") if (k, name.rpartition("-")[0]) in self.objects or k == "Deployment")
-        target = next((t for (k, t) in self.objects if k == "Deployment" and name.startswith(f"{t}-")), "decode")
-        owned = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{target}-{HASH}", "controller": True, "uid": owner}
-        if kind == "StatefulSet":
-            owned |= {"kind": "StatefulSet", "name": name.rpartition("-")[0]}
+        target = name.rpartition("-")[0]
+        if ("StatefulSet", target) in self.objects:
+            owned = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": target, "controller": True, "uid": owner}
+        else:
+            target = next((t for (k, t) in self.objects if k == "Deployment" and name.startswith(f"{t}-")), "decode")
+            owned = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{target}-{HASH}", "controller": True, "uid": owner}
         labelled = {**template.get("metadata", {}).get("labels", {}), **(labels or {}), "pod-template-hash": HASH}
         pod = {"metadata": {**template.get("metadata", {}), "labels": labelled, "ownerReferences": [owned]}, "spec": template["spec"]}
         if self.reachable:
@@ -77,9 +78,12 @@ class AdmissionWorld(World):
         """It ends, and its workload's controller makes another one from the template of now."""
         gone = self.objects.pop(("Pod", name))
         owner = gone["metadata"]["ownerReferences"][0]["uid"]
-        target = next(t for (k, t) in self.objects if k in {"Deployment", "StatefulSet"} and name.startswith(f"{t}-"))
-        template = next(self.get(k, target) for k in ("Deployment", "StatefulSet") if (k, target) in self.objects)["spec"]["template"]
-        return self.add_pod(f"{name}x", template, owner, ready=ready)
+        stateful = self.objects.get(("StatefulSet", name.rpartition("-")[0]))
+        if stateful is not None:
+            labels = {"controller-revision-hash": gone["metadata"]["labels"]["controller-revision-hash"]}
+            return self.add_pod(name, stateful["spec"]["template"], owner, ready=ready, labels=labels)
+        target = next(t for (k, t) in self.objects if k == "Deployment" and name.startswith(f"{t}-"))
+        return self.add_pod(f"{name}x", self.get("Deployment", target)["spec"]["template"], owner, ready=ready)
 
     async def observe(self, name: str = "chat") -> Observation | None:
         def state(ref: ObjectRef) -> Webhook | None:
@@ -114,11 +118,17 @@ class AdmissionWorld(World):
         return ["initContainers" in pod["spec"] for pod in sorted(self.pods(), key=lambda pod: str(pod["metadata"]["name"]))]
 
 
-async def measured(*, serves: bool = True, replicas: int = 2, kind: VerdictKind = VerdictKind.TABLE, **rollout: Any) -> AdmissionWorld:
-    """A target that serves, measured, in mode Admission; the decision about it comes next."""
-    table = draft_table(rollout={"mode": "Admission", **rollout})
-    made = AdmissionWorld(deployment(replicas=replicas), table, serves=serves)
-    made.roll()
+async def measured(
+    *, serves: bool = True, replicas: int = 2, kind: VerdictKind = VerdictKind.TABLE, stateful: bool = False, **rollout: Any
+) -> AdmissionWorld:
+    """A target that serves, measured, in mode Admission, with the first decision about it."""
+    table = draft_table(kind="StatefulSet" if stateful else "Deployment", rollout={"mode": "Admission", **rollout})
+    target = stateful_set(replicas=replicas) if stateful else deployment(replicas=replicas)
+    made = AdmissionWorld(target, table, serves=serves)
+    if stateful:
+        made.roll_stateful_set()
+    else:
+        made.roll()
     await made.turns(2)
     made.finish_profile(kind=kind)
     await made.turns(2)
