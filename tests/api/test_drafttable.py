@@ -27,7 +27,7 @@ DEFAULTS = {
         "waitTimeoutSeconds": 86400,
         "timeoutSeconds": 7200,
     },
-    "rollout": {"mode": "Patch"},
+    "rollout": {"mode": "Patch", "replace": "Wait"},
     "controller": {
         "mode": "Track",
         "priorWeight": 2000,
@@ -85,7 +85,7 @@ def test_status_is_a_resource_of_its_own(api: Api, namespace: str) -> None:
     assert stored["spec"] == DEFAULTS
     assert stored["status"] == written
     assert stored["metadata"]["generation"] == 1
-    stored = api.update(path, {**stored, "spec": {**DEFAULTS, "rollout": {"mode": "Recommend"}}, "status": {}})
+    stored = api.update(path, {**stored, "spec": {**DEFAULTS, "rollout": {"mode": "Recommend", "replace": "Wait"}}, "status": {}})
     assert stored["status"] == written
     assert stored["metadata"]["generation"] == 2
 
