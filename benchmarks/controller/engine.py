@@ -10,14 +10,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import exp, factorial
 from typing import Protocol
 
 import numpy as np
 from benchmarks.controller.grids import RECORDED_REQUESTS, Grid
 
 from tabletune.goodput import tau
-from tabletune.regimes import Prefills, between, prefills_per_step, share_with_prefill
+from tabletune.regimes import Prefills, between, chances_of_prefills, prefills_per_step, share_with_prefill
 
 TICK_SECONDS = 1.0  # the sidecar's turn
 STEP_NOISE = 0.02  # of a step's time, lognormal; the recorded spread of a cell is 0.5 to 3 %
@@ -90,7 +89,7 @@ class Truth:
             return TrueCell(decode, 0.0, n, (), (), B * gain, decode)
         share = share_with_prefill(n)
         counts = range(1, MOST_PREFILLS + 1)  # as many begin as end, independently of each other: Poisson
-        weights = [exp(-n) * n**m / factorial(m) / share for m in counts]
+        weights = [chance / share for chance in chances_of_prefills(n, MOST_PREFILLS)]
         added = tuple(self._prefills.extra_micros(B, k, m * RECORDED_REQUESTS.prompt_tokens) for m in counts)
         micros = decode + share * sum(w * x for w, x in zip(weights, added, strict=True))
         return TrueCell(decode, share, n, tuple(accumulate(weights)), added, (B - n) * gain + n, micros)

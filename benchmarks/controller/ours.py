@@ -12,18 +12,18 @@ from tabletune.acceptance import Estimate
 from tabletune.goodput import predict_goodput
 from tabletune.graphs import GraphCells
 from tabletune.profile import Cell, Fingerprint, Measurement, Profile
+from tabletune.regimes import BESIDE, DECODE, PREFILL, regime_before, regime_of
 from tabletune.table import Table, build_choices, table_of
 from tabletune.table_file import TableFile
 from tabletune.verdict import Standing, Verdict, VerdictKind
 from tabletune_engine.policy import Exploring, Policy, Ranges, to_lengths
-from tabletune_engine.recorder import SETTLING_STEPS
 from tabletune_sidecar.controller import EngineFacts, Push, State, decide, took
-from tabletune_sidecar.counters import DECODE, PREFILL, Counters, StepCell
+from tabletune_sidecar.counters import Counters, StepCell
 from tabletune_sidecar.files import Files
 from tabletune_sidecar.options import parse_options
 
 BOOT = "simulated"
-BESIDE = "beside"
+NAMES = {DECODE: "decode", BESIDE: "beside", PREFILL: "prefill"}  # of regimes, in docs/protocol.md
 
 
 def as_profile(grid: Grid) -> Profile:
@@ -62,29 +62,24 @@ class StepClock:
         self._last: tuple[int, int, float, int] = (0, 0, 0.0, 0)  # with the requests that were in their prefill
         self._settling = 0
         self._regime = BESIDE
-        self._cells: dict[tuple[int, int, str], list[float]] = {}  # steps, microseconds, prompt tokens
+        self._cells: dict[tuple[int, int, int], list[float]] = {}  # steps, microseconds, prompt tokens
 
     def saw(self, step: Step) -> None:
         B, k, micros, prefilling = self._last
         same = (B, k) == (step.batch_size, step.draft_length)
-        regime = BESIDE if self._regime == DECODE and step.prefill else self._regime
+        regime = regime_before(self._regime, step.prefill)
         if micros and (regime != DECODE or same):
             cell = self._cells.setdefault((B, k, regime), [0, 0.0, 0])
             cell[0] += 1
             cell[1] += micros
             cell[2] += prefilling * RECORDED_REQUESTS.prompt_tokens
-        if step.prefill:
-            self._regime, self._settling = PREFILL, SETTLING_STEPS
-        elif self._settling:
-            self._regime, self._settling = BESIDE, self._settling - 1
-        else:
-            self._regime = DECODE
+        self._regime, self._settling = regime_of(step.prefill, self._settling)
         self._last = (step.batch_size, step.draft_length, step.micros, step.batch_size - step.decoding)
         self.prefill = step.prefill
 
     def cells(self) -> tuple[StepCell, ...]:
         return tuple(
-            StepCell(B, k, regime, int(count), round(micros), int(tokens))
+            StepCell(B, k, NAMES[regime], int(count), round(micros), int(tokens))
             for (B, k, regime), (count, micros, tokens) in self._cells.items()
         )
 

@@ -24,15 +24,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
 import vllm
+from async_scheduler import make_config, make_scheduler
 from vllm import SamplingParams
-from vllm.engine.arg_utils import EngineArgs
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from tabletune.channel import Channel, ChannelClosedError
 from tabletune_engine.hooks import install
@@ -42,39 +38,10 @@ ROUNDS, PAIRS, SETTLE = 9, 300, 20  # steps that settle after the prefills are n
 PROMPT_TOKENS, OUTPUT_TOKENS = 16, 400
 LAUNCH = [[1, 256, 1], [257, 257, 3]]  # so that both lengths may be put in force
 EXPLORE = {"everySteps": 50, "draftLength": 3, "ranges": [[1, 256]]}
-BLOCK_TOKENS, BLOCKS = 16, 16_384
+BLOCKS = 16_384
+MOST_TOKENS = 8192  # in a step
 READS = 50
 STEP_TIMES = Path(__file__).parents[1] / "results/2026-12-01-h200-graphs/cells.csv"  # k=1, microseconds
-
-
-def make_config(tiny: str) -> Any:
-    """vLLM's configuration as on a GPU: asynchronous scheduling, runner V2. The scheduler needs no GPU itself."""
-    speculation = {"method": "draft_model", "model": f"{tiny}/draft", "num_speculative_tokens": 3}
-    config = EngineArgs(
-        model=f"{tiny}/target",
-        max_num_seqs=LAUNCH[-1][1],
-        max_num_batched_tokens=8192,
-        max_model_len=512,
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        speculative_config=speculation | {"num_speculative_tokens_per_batch_size": LAUNCH},
-    ).create_engine_config()
-    config.scheduler_config.async_scheduling = True
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # not earlier: a whole engine with that runner needs Triton
-    config.cache_config.num_gpu_blocks = BLOCKS
-    return config
-
-
-def make_scheduler(config: Any) -> AsyncScheduler:
-    """A scheduler with room for every request."""
-    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return AsyncScheduler(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK_TOKENS,
-        log_stats=True,
-    )
 
 
 @dataclass
@@ -157,7 +124,7 @@ def main() -> None:
     tiny, destination = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         socket_path = f"{folder}/engine.sock"
-        config = make_config(tiny)
+        config = make_config(tiny, LAUNCH, BLOCKS, max_num_batched_tokens=MOST_TOKENS)
         lanes = [Lane(make_scheduler(config))]  # made before the plugin holds on to the class
         install(socket_path)
         lanes.append(Lane(make_scheduler(config)))

@@ -18,6 +18,8 @@ from typing import Any
 
 FLAG = "--speculative-config"
 SHORT_FLAG = "-sc"
+NOT_GIVEN = "None"
+"""vLLM's spelling of "not given"."""
 SPEC_KEYS = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
 
 _NAMES = (FLAG, *SPEC_KEYS)
@@ -64,10 +66,25 @@ def fold_speculative_config(args: Sequence[str]) -> FoldedArgs:
     return FoldedArgs(_merge(found), tuple(arg for at, arg in enumerate(args) if at not in taken))
 
 
-def with_speculative_config(args: Sequence[str], config: Mapping[str, Any] | None) -> tuple[str, ...]:
+def speculative_items(args: Sequence[str]) -> tuple[int, ...]:
+    """Numbers of the items that speculative flags and their values take.
+
+    Raises:
+        ArgvError: a speculative flag has no value, so that it is unknown where the next argument starts.
+    """
+    return tuple(f.at + n for f in _find(args) for n in range(f.items))
+
+
+def spelled_value(config: Mapping[str, Any] | None) -> str:
+    """The value of `--speculative-config` on a command line; for None what vLLM reads as no speculation."""
+    return NOT_GIVEN if config is None else json.dumps(config, separators=(",", ":"))
+
+
+def with_speculative_config(args: Sequence[str], config: Mapping[str, Any] | None, *, explicit_off: bool = False) -> tuple[str, ...]:
     """`args` with exactly one `--speculative-config JSON`, at the place of the first speculative flag (else at the end).
 
-    None removes the flag. Every other argument keeps its place and its bytes.
+    None removes the flag; with `explicit_off` it is given as None, for an engine whose `--config` file would else speculate.
+    Every other argument keeps its place and its bytes.
 
     Raises:
         ArgvError: a speculative flag has no value, so that it is unknown where the next argument starts.
@@ -77,7 +94,7 @@ def with_speculative_config(args: Sequence[str], config: Mapping[str, Any] | Non
     place = found[0].at if found else len(args)
     before = [arg for at, arg in enumerate(args) if at < place]
     after = [arg for at, arg in enumerate(args) if at >= place and at not in taken]
-    flag = [] if config is None else [FLAG, json.dumps(config, separators=(",", ":"))]
+    flag = [] if config is None and not explicit_off else [FLAG, spelled_value(config)]
     return (*before, *flag, *after)
 
 
@@ -110,7 +127,7 @@ def _find(args: Sequence[str]) -> Iterator[_Found]:
         arg = args[at]
         head, equals, rest = arg.partition("=")
         spelled, dot, path = head.partition(".")
-        name = _canonical(spelled)
+        name = canonical_flag(spelled)
         # Only JSON flags have keys; to vLLM `--spec-model.x` is one of its own unknown arguments.
         if name is None or (dot and name != FLAG):
             at += 1
@@ -125,8 +142,11 @@ def _find(args: Sequence[str]) -> Iterator[_Found]:
         at += items
 
 
-def _canonical(spelled: str) -> str | None:
-    """The full name of a speculative flag. Abbreviations count where argparse takes them: when only one name starts so."""
+def canonical_flag(spelled: str) -> str | None:
+    """The full name of a speculative flag, None for another one.
+
+    Abbreviations count where argparse takes them: when only one name starts so.
+    """
     if spelled == SHORT_FLAG:
         return FLAG
     name = _dashed(spelled)
@@ -163,7 +183,7 @@ def _merge(found: Sequence[_Found]) -> dict[str, Any] | None:
 def _last_json(found: Sequence[_Found]) -> Any:
     value: Any = None
     for f in found:
-        if f.value in {"", "None"}:  # vLLM's spelling of "not given"
+        if f.value in {"", NOT_GIVEN}:
             value = None
             continue
         try:
@@ -210,7 +230,7 @@ def _update(original: dict[str, Any], update: Mapping[str, Any]) -> None:
 
 
 def _parse_spec(found: _Found) -> str | int | None:
-    if found.value in {"", "None"}:
+    if found.value in {"", NOT_GIVEN}:
         return None
     if found.name != "--spec-tokens":
         return found.value

@@ -8,13 +8,34 @@ more of them share a step. What they change much is how many tokens a second the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, sqrt
 from statistics import mean
 
 PROMPT_TOKENS = (64, 256, 1024, 4096, 16384)
 """Upper bounds of the buckets of prompt tokens in a step; the last one holds all above, too."""
+
+DECODE, BESIDE, PREFILL = 0, 1, 2
+"""Regimes of a step: decode only; decode only, but beside a prefill; with a prefill."""
+
+SETTLING_STEPS = 2
+"""After a prefill that are beside it: an engine that schedules ahead has as many steps in flight."""
+
+
+def regime_of(carries_prefill: bool, settling: int) -> tuple[int, int]:
+    """A step's regime, as far as it is known while it runs, and how many of the next ones are still beside a prefill.
+
+    `settling`: what the step before gave for it; 0 at first.
+    """
+    if carries_prefill:
+        return PREFILL, SETTLING_STEPS
+    return (BESIDE, settling - 1) if settling else (DECODE, 0)
+
+
+def regime_before(regime: int, next_carries_prefill: bool) -> int:
+    """The same once the next step is known: what comes just before a prefill is beside it."""
+    return BESIDE if regime == DECODE and next_carries_prefill else regime
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +78,14 @@ def prefills_per_step(batch_size: int, tau: float, output_tokens: int) -> float:
 def share_with_prefill(prefills: float) -> float:
     """Share of steps with at least one prefill, for `prefills` a step: `1 - exp(-n)`, as requests end independently of each other."""
     return 1.0 - exp(-prefills)
+
+
+def chances_of_prefills(prefills: float, most: int) -> Iterator[float]:
+    """Chance that a step carries 1, 2, ..., `most` prefills, for so many a step on average: `exp(-n) n^m / m!`."""
+    chance = exp(-prefills)
+    for m in range(1, most + 1):
+        chance *= prefills / m
+        yield chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +132,8 @@ class Prefills:
         mean number instead would jump with the draft length, where one length brings a few more of them.
         """
         n = prefills_per_step(batch_size, tau, self.requests.output_tokens)
-        chance, added = exp(-n), 0.0
-        for m in range(1, _most_prefills(n) + 1):
-            chance *= n / m
+        added = 0.0
+        for m, chance in enumerate(chances_of_prefills(n, _most_prefills(n)), start=1):
             added += chance * self.extra_micros(batch_size, draft_length, m * self.requests.prompt_tokens)
         return (batch_size - n) * tau + n, decode_micros + added
 

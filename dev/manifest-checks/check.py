@@ -36,6 +36,13 @@ RENDERINGS: Mapping[str, Sequence[str]] = {
     ),
 }
 KUBERNETES = "1.34.0"
+TEMPLATES = {
+    "LeaderWorkerSet": (client.V1PodTemplateSpec, ("leaderWorkerTemplate", "workerTemplate")),
+    "LLMInferenceService": (client.V1PodSpec, ("template",)),
+}
+"""Kinds of others, of which the pod is checked."""
+TRIED_BY_TESTS = ("kustomize.toolkit.fluxcd.io/v1",)
+"""Kinds of other projects in our examples: tests/unit/gitops_health names their fields."""
 QUANTITIES = ("limits", "requests")
 """Maps whose values the API server takes as a number too, which the client's types do not say."""
 
@@ -82,6 +89,15 @@ def check_types(source: Source) -> Iterator[str]:
         where = f"{source.name}: {body['kind']} {body['metadata']['name']}"
         if body["apiVersion"] == f"{GROUP}/{VERSION}":
             yield from _check_model(where, DraftTableSpec, body["spec"], ("spec",))
+            continue
+        if body["kind"] in TEMPLATES:
+            model, path = TEMPLATES[body["kind"]]
+            pod = body["spec"]
+            for name in path:
+                pod = pod[name]
+            yield from _check_model(where, model, _with_text_quantities(pod), ("spec", *path))
+            continue
+        if body["apiVersion"] in TRIED_BY_TESTS:
             continue
         model = getattr(client, body["apiVersion"].rpartition("/")[2].capitalize() + body["kind"], None)
         if model is None:

@@ -24,7 +24,7 @@ from tabletune_engine.operations import Operations
 from tabletune_engine.policy import Policy
 from tabletune_engine.recorder import Recorder
 from tabletune_engine.server import LineServer
-from tabletune_engine.warm_up import SECONDS_VARIABLE, find_hindrance, warm_up
+from tabletune_engine.warm_up import find_hindrance, seconds_asked, warm_up
 from tabletune_engine.worker import prepare_worker
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def install(socket_path: str) -> None:
     _run_after(scheduler, "__init__", lambda made: _attach(made, socket_path))
     wrapper = importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
     _run_after(wrapper, "init_device", lambda made: _prepare(made, socket_path))
-    if (seconds := float(os.environ.get(SECONDS_VARIABLE, "0"))) > 0:
+    if (seconds := seconds_asked(os.environ)) > 0:
         core = importlib.import_module("vllm.v1.engine.core").EngineCoreProc
         _run_before(core, "run_busy_loop", lambda made: _warm_up(made, socket_path, seconds))
 

@@ -15,15 +15,13 @@ from operator import add
 from statistics import median
 from typing import Any, NamedTuple
 
-from tabletune.regimes import PROMPT_TOKENS, bucket_of
+from tabletune.regimes import BESIDE, DECODE, PREFILL, PROMPT_TOKENS, bucket_of, regime_before, regime_of
 
 KEPT_SAMPLES = 512  # of a cell
 MAX_CELLS = 4_000  # of one answer: below the protocol's 1 MiB
 MAX_STEPS_IN_FLIGHT = 64  # steps that the engine dropped without an output must not pile up
 NO_CELL = -1
-SETTLING_STEPS = 2  # after a prefill: an engine that schedules ahead has as many steps in flight
-# Kinds of a step: decode only; decode only, but beside a prefill; with a prefill, by bucket of prompt tokens.
-DECODE, BESIDE, PREFILL = 0, 1, 2
+# Kinds of a step: its regime, and where that is PREFILL with the bucket of prompt tokens added.
 KINDS = PREFILL + len(PROMPT_TOKENS)
 NOTHING: Mapping[str, int] = {}
 NOBODY: frozenset[str] = frozenset()
@@ -225,22 +223,17 @@ class Recorder:
         B = len(batch)
         self._time_last(place, bool(prefilling), now_nanos)
         self._place, self._nanos = place, now_nanos
+        self._kind, self._settling = regime_of(bool(prefilling), self._settling)
         if prefilling:
             self._prompt_tokens = sum([batch[request_id] for request_id in prefilling])
-            self._kind, self._settling = PREFILL + bucket_of(self._prompt_tokens), SETTLING_STEPS
-        elif self._settling:
-            self._kind, self._settling = BESIDE, self._settling - 1
-        else:
-            self._kind = DECODE
+            self._kind += bucket_of(self._prompt_tokens)
         self._chosen[B * self._width + chosen] += 1
         self.steps += 1
         self._batch, self._length = batch, chosen
 
     def _time_last(self, place: int, has_prefill: bool, now_nanos: int) -> None:
         """The time since the last step is that step's. A decode-only step has it only if the next one is of the same cell."""
-        kind = self._kind
-        if kind == DECODE and has_prefill:
-            kind = BESIDE
+        kind = regime_before(self._kind, has_prefill)
         if self._place == NO_CELL or (kind == DECODE and place != self._place):
             return
         cell, micros = self._place * KINDS + kind, (now_nanos - self._nanos) // 1000

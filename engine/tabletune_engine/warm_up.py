@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,12 +23,30 @@ from tabletune_engine.graphs import captured_lengths
 logger = logging.getLogger(__name__)
 
 SECONDS_VARIABLE = "TABLETUNE_WARM_UP_SECONDS"
+SWITCH_VARIABLE = "TABLETUNE_WARM_UP"
 METHODS = ("add_request", "abort_requests", "step_fn", "post_step", "has_work", "reset_prefix_cache", "request_block_hasher")
 SCHEDULER_METHODS = ("dynamic_sd_lookup", "get_request_counts", "get_kv_connector")
 STEPS = 4  # of a length: chosen in the first, drafted at its end, verified in the second; an engine that schedules ahead has one more
 MOST_FILL_STEPS = 8  # until all requests that were added run
 MOST_DRAIN_STEPS = 64  # after the requests were ended; an engine has a few steps in flight
 PROMPT_TOKENS = 4
+
+
+def seconds_asked(environment: Mapping[str, str]) -> float:
+    """For how long the lengths may run; 0: nothing is run. The switch is its user's, and wins over the seconds, which a roll-out sets."""
+    if environment.get(SWITCH_VARIABLE) == "off":
+        return 0.0
+    text = environment.get(SECONDS_VARIABLE, "0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        logger.warning(
+            "TableTune runs no draft length before the first request: %s is %r, which is no number of seconds", SECONDS_VARIABLE, text
+        )
+        return 0.0
+    return seconds
 
 
 def warm_up(core: Any, wrapped: Collection[str], *, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -70,6 +70,8 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
         case EnsureJobAccessDeleted(names):
             for kind, name in names:
                 await cluster.delete(kind, namespace, name)
+        case ApplyRollout(manifest) if "resourceVersion" in manifest["metadata"]:
+            await cluster.replace(manifest)
         case ApplyConfigMap(manifest) | ApplyRollout(manifest) | StopJob(manifest):
             await cluster.apply(manifest)
         case ApplyFleet(manifest):

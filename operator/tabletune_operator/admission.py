@@ -23,8 +23,8 @@ API_VERSION = "admission.k8s.io/v1"
 LONGEST_WARNING = 250
 """Kubernetes may cut a warning after 256 characters."""
 
-KINDS_TOLD = frozenset({"Deployment", "StatefulSet", "LeaderWorkerSet"})
-"""Kinds of which `workload_of` tells the pods."""
+KINDS_TOLD = frozenset({"Deployment", "StatefulSet"})
+"""Kinds that mode Admission serves: their pods are known by their controller, and are made from the template that is read."""
 
 _GROUP_LABEL = "leaderworkerset.sigs.k8s.io/name"
 

@@ -33,6 +33,8 @@ _ROOTS = {
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
     "StatefulSet": "/apis/apps/v1/namespaces/{namespace}/statefulsets",
+    "LLMInferenceService": "/apis/{group_version}/namespaces/{namespace}/llminferenceservices",
+    "LeaderWorkerSet": "/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets",
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "Event": "/api/v1/namespaces/{namespace}/events",
     "Service": "/api/v1/namespaces/{namespace}/services",
@@ -79,8 +81,9 @@ class Cluster:
     async def close(self) -> None:
         await self._api.close()  # type: ignore[no-untyped-call]
 
-    async def read(self, kind: str, namespace: str, name: str) -> Body | None:
-        return await self._find(f"{_ROOTS[kind].format(namespace=namespace)}/{name}")
+    async def read(self, kind: str, namespace: str, name: str, group_version: str = "") -> Body | None:
+        """`group_version` is needed for a kind that is served in several. Also None: the cluster does not have the kind."""
+        return await self._find(f"{_ROOTS[kind].format(namespace=namespace, group_version=group_version)}/{name}")
 
     async def list(self, kind: str, namespace: str, selector: str = "") -> tuple[Body, ...]:
         return await self._list(_ROOTS[kind].format(namespace=namespace), selector) or ()
@@ -127,7 +130,7 @@ class Cluster:
 
     async def replace(self, body: Body) -> None:
         """Write a whole object. Its resource version makes a change by somebody else a conflict (409) instead of a loss."""
-        root = _ROOTS[body["kind"]].format(namespace=body["metadata"]["namespace"])
+        root = _ROOTS[body["kind"]].format(namespace=body["metadata"]["namespace"], group_version=body["apiVersion"])
         await self._request(HTTPMethod.PUT, f"{root}/{body['metadata']['name']}", {"fieldManager": FIELD_MANAGER}, body=body)
 
     async def delete(self, kind: str, namespace: str, name: str, propagation: str = "Background") -> None:

@@ -56,12 +56,33 @@ class TargetRef(Model):
                 "self == oldSelf",
                 "spec.targetRef cannot be changed: a roll-out belongs to one workload. "
                 "Make another DraftTable, and delete this one to restore its workload.",
-            )
+            ),
+            rule(
+                "self.kind != 'DisaggregatedSet'",
+                "spec.targetRef.kind DisaggregatedSet is refused: it replaces prefill and decode together; a Job measures decode alone. "
+                "Set one num_speculative_tokens in its decode role.",
+            ),
+            rule(
+                "(self.kind == 'LeaderWorkerSet') == (self.apiVersion == 'leaderworkerset.x-k8s.io/v1')",
+                "spec.targetRef: kind LeaderWorkerSet and apiVersion leaderworkerset.x-k8s.io/v1 go together.",
+            ),
+            rule(
+                "(self.kind == 'LLMInferenceService') == self.apiVersion.startsWith('serving.kserve.io/')",
+                "spec.targetRef: kind LLMInferenceService and apiVersion serving.kserve.io/v1alpha1 or v1alpha2 go together.",
+            ),
         )
     )
 
-    api_version: Literal["apps/v1"] = "apps/v1"
-    kind: Literal["Deployment", "StatefulSet"] = "Deployment"
+    api_version: Literal[
+        "apps/v1",
+        "leaderworkerset.x-k8s.io/v1",
+        "serving.kserve.io/v1alpha1",
+        "serving.kserve.io/v1alpha2",
+        "disaggregatedset.x-k8s.io/v1",
+    ] = "apps/v1"
+    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet", "LLMInferenceService", "DisaggregatedSet"] = Field(
+        default="Deployment", description="A LeaderWorkerSet only with groups of one pod; a DisaggregatedSet is refused."
+    )
     name: Name = Field(description="Name of the workload, in the namespace of this DraftTable.")
     container: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         default=None, description="Container that runs vLLM. Needed only if several do."
@@ -273,6 +294,9 @@ class DraftTableSpec(Model):
     """What is wanted."""
 
     target_ref: TargetRef
+    state: Literal["Active", "Suspended"] = Field(
+        default="Active", description="Suspended starts nothing new: no Job, no roll-out. What runs stays, and is watched."
+    )
     node_pool: NodePool | None = None
     speculation: Speculation | None = None
     profile: Profile = Profile()

@@ -88,7 +88,7 @@ def _target(seen: Observation) -> str:
     if isinstance(seen.draft.spec, Damage):
         return NOTHING
     ref = seen.draft.spec.target_ref
-    return clipped(f"{KINDS[ref.kind].short_name}/{ref.name}", 253)
+    return clipped(f"{KINDS[ref.kind].short_name if ref.kind in KINDS else ref.kind.lower()}/{ref.name}", 253)
 
 
 def _verdict(files: Files | None) -> str:

@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune_operator.command import CommandError, read_command
 from tabletune_operator.kinds import template_of, with_template
-from tabletune_operator.restore import RECORD_ANNOTATION, is_intact, read_record
+from tabletune_operator.restore import RECORD_ANNOTATION, applied_command, is_intact, read_record
 from tabletune_operator.rollout import Rollout
 
 Body = Mapping[str, Any]
@@ -30,21 +30,20 @@ def foreign_speculation(workload: Body) -> str | None:
     record = read_record(workload)
     if record is None:
         return None
-    applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
     live = next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
     if live is None:
         return None  # parse_target says that the container is gone
     try:
-        theirs, ours = _speculation(live), _speculation(applied)
-    except ArgvError as error:
-        return str(error)
+        theirs, ours = read_command(live).speculation, read_command(applied_command(live, record)).speculation
+    except CommandError as error:
+        return error.message
     if theirs == ours:
         return None
     return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
 
 
 def as_applied(workload: Body) -> Body:
-    """The workload with the engine's command and args as we applied them: what it would be without the others' edit of them.
+    """The workload with the engine's command as we applied it: what it would be without the others' edit of them.
 
     Raises RecordError.
     """
@@ -52,12 +51,8 @@ def as_applied(workload: Body) -> Body:
     if record is None:
         return workload
     undone = copy.deepcopy(dict(template_of(workload)))
-    applied = next(c for c in record.applied["spec"]["containers"] if c["name"] == record.container)
-    for container in undone["spec"]["containers"]:
-        if container["name"] == record.container:
-            container.update({field: applied[field] for field in ("command", "args") if field in applied})
+    undone["spec"]["containers"] = [
+        applied_command(container, record) if container["name"] == record.container else container
+        for container in undone["spec"]["containers"]
+    ]
     return with_template(workload, undone)
-
-
-def _speculation(container: Body) -> dict[str, Any] | None:
-    return fold_speculative_config([*(container.get("command") or ()), *(container.get("args") or ())]).config

@@ -64,6 +64,8 @@ def build_fingerprint(
             "profileMaxBatchSize": profile.max_batch_size,
             "profilePromptTokens": profile.prompt_tokens,
             "profileOutputTokens": profile.output_tokens,
+            # Only where there is one, so that profiles of targets without a script keep their fingerprint.
+            **({"script": target.start.script} if target.start.script is not None else {}),
         }
     )
 

@@ -13,12 +13,15 @@ import kopf
 
 from tabletune_operator.cluster import Cluster, ClusterError
 from tabletune_operator.crd import GROUP, PLURAL, VERSION
+from tabletune_operator.kinds import owner_of
+from tabletune_operator.metrics import MetricsServer
 from tabletune_operator.observation import ObjectRef
 from tabletune_operator.observe import Observer, no_webhook, target_of
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
 from tabletune_operator.reconcile import Reconciler
 from tabletune_operator.settings import OperatorSettings
 from tabletune_operator.sidecars import build_client
+from tabletune_operator.telemetry import Telemetry
 from tabletune_operator.webhook import Webhook
 
 DRAFT_TABLES = (GROUP, VERSION, PLURAL)
@@ -44,19 +47,21 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         settings.scanning.disabled = namespaced
         memo.cluster = await Cluster.connect()
         memo.http = build_client()
-        memo.webhook = Webhook(admission, memo.cluster, clock) if admission is not None else None
+        telemetry = Telemetry(_now())
+        memo.webhook = Webhook(admission, memo.cluster, _now) if admission is not None else None
         told = memo.webhook.state if memo.webhook is not None else no_webhook
-        memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, clock, served, webhook=told), memo.webhook)
+        observer = Observer(memo.cluster, memo.http, image, _now, served, webhook=told)
+        memo.reconciler = Reconciler(memo.cluster, observer, telemetry, memo.webhook)
+        memo.metrics = MetricsServer(metrics_port, lambda: telemetry.view, _now)
         if memo.webhook is not None:
             await memo.webhook.start()
 
     image, served, namespaced, admission = settings.image, settings.namespaces, bool(settings.namespaces), settings.admission
-
-    def clock() -> datetime:
-        return datetime.now(UTC)
+    metrics_port = settings.metrics_port
 
     @kopf.on.cleanup(registry=registry)
     async def stop(memo: kopf.Memo, **_: Any) -> None:
+        await asyncio.to_thread(memo.metrics.stop)
         if memo.webhook is not None:
             await memo.webhook.close()
         await memo.http.aclose()
@@ -100,9 +105,12 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
 
     @kopf.on.event("apps", "v1", "deployments", registry=registry)
     @kopf.on.event("apps", "v1", "statefulsets", registry=registry)
-    async def on_target_changed(namespace: str | None, name: str | None, body: kopf.Body, memo: kopf.Memo, **indices: Any) -> None:
-        for draft_table in tuple(indices[INDEX].get((str(namespace), str(body["kind"]), str(name)), ())):
-            await _reconcile(memo, namespace, draft_table)
+    async def on_target_changed(namespace: str | None, body: kopf.Body, memo: kopf.Memo, **indices: Any) -> None:
+        """Of a target, or of what its controller makes for it: kinds that not every cluster has are followed by that."""
+        named = (str(body["kind"]), str(body["metadata"]["name"]))
+        for kind, name in {named, owner_of(body) or named}:
+            for draft_table in tuple(indices[INDEX].get((str(namespace), kind, name), ())):
+                await _reconcile(memo, namespace, draft_table)
 
     return registry
 
@@ -117,6 +125,10 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.client_timeout = 301
     settings.watching.connect_timeout = 60
     settings.networking.connect_timeout = 60
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _reconcile(memo: kopf.Memo, namespace: str | None, name: str | None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -48,13 +48,15 @@ class Injection:
 
     @property
     def digest(self) -> str:
-        """On every pod that got it, so that replicas show which setting they run; whatever the pod's own template says."""
+        """On every pod that got it, so that replicas show which setting they run; whatever the pod's own template says.
+
+        Our own image is not in it: an operator of another version replaces no replica, and only new ones get its image.
+        """
         told = {
             "draftTable": self.draft_table.name,
             "container": self.container,
             "config": self.config,
             "controller": self.controller.model_dump(mode="json"),
-            "image": asdict(self.own_image),
             "pythonPath": self.python_path,
         }
         return hashlib.sha256(canonical(told).encode()).hexdigest()[:12]

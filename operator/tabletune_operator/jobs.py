@@ -27,7 +27,10 @@ _DECIDES_NOTHING = {"policy", "placement", "wait_timeout_seconds"}
 
 
 def request_digest(request: JobRequest) -> str:
-    """Of all that decides what the Job does, but for what running replicas say (that is in the fingerprint)."""
+    """Of all that decides what the Job measures, but for what running replicas say (that is in the fingerprint).
+
+    Our own image is no part of it: an operator that was upgraded lets a Job end that its predecessor started.
+    """
     template = dict(request.target.template)
     # Annotations of a pod template come and go (kubectl rollout restart) without changing what an engine does.
     template["metadata"] = {"labels": dict(request.target.pod_labels)}
@@ -37,7 +40,6 @@ def request_digest(request: JobRequest) -> str:
         "speculation": [
             request.speculation.method, request.speculation.model, request.speculation.max_draft_length, dict(request.speculation.options),
         ],
-        "image": request.image.name,
         "template": template,
     }  # fmt: skip
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]

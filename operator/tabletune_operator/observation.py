@@ -18,7 +18,7 @@ from tabletune.table import Table
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import Condition
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.kinds import Kind, called, kind_of, replicas_of
+from tabletune_operator.kinds import Kind, called, kind_of
 from tabletune_operator.loan import Loan
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.progress import Progress
@@ -140,6 +140,7 @@ class Workload:
     """
 
     body: Mapping[str, Any]  # as the API server gives it
+    desired: int  # how many replicas it is to have
     original: Target | TargetError | Damage
     owner: str | None  # DraftTable that rolled it out
     rolled: str | None  # digest of our roll-out, empty when its mark was removed; None: not rolled out
@@ -157,11 +158,6 @@ class Workload:
     def called(self) -> str:
         """For messages: `Deployment chat`."""
         return called(self.body)
-
-    @property
-    def desired(self) -> int:
-        """How many replicas it is to have."""
-        return replicas_of(self.body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from tabletune_operator.drift import as_applied, foreign_speculation
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
-from tabletune_operator.kinds import DEPLOYMENT, KINDS, Kind, kind_of
+from tabletune_operator.kinds import DEPLOYMENT, KINDS, called, kind_of
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
 from tabletune_operator.observation import (
@@ -47,7 +47,7 @@ from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, Reco
 from tabletune_operator.rollout import SIDECAR_CONTAINER
 from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
 from tabletune_operator.status import DraftTableStatus
-from tabletune_operator.target import Target, TargetError, parse_target
+from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
 MANAGED_SELECTOR = ",".join(f"{label}={value}" for label, value in MANAGED_BY.items())
@@ -136,39 +136,55 @@ class Observer:
         namespace = table["metadata"]["namespace"]
         if kind not in KINDS:
             return None, ()  # of another version's definition; the spec says so
-        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name), self._between(KINDS[kind], namespace))
-        return body, between
+        version = str(table["spec"]["targetRef"].get("apiVersion", KINDS[kind].api_version))
+        lists = asyncio.gather(*(self._cluster.list(each, namespace) for each in KINDS[kind].between))
+        body, between = await asyncio.gather(self._cluster.read(kind, namespace, name, version), lists)
+        return body, tuple(each for found in between for each in found)
 
-    async def _between(self, kind: Kind, namespace: str) -> tuple[Body, ...]:
-        return await self._cluster.list(kind.between, namespace) if kind.between is not None else ()
-
-    async def _workload(self, body: Body, between: Iterable[Body], pods: Iterable[Body], draft: Draft) -> Workload:
-        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
-        original: Target | TargetError | Damage
-        foreign: str | None = None
-        try:
-            foreign = foreign_speculation(body)
-            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            original = parse_target(restore(as_applied(body) if foreign is not None else body), container)
-        except TargetError as error:
-            original = error
-        except RecordError as error:
-            original = Damage(str(error))
+    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft) -> Workload:
+        running, revised = kind_of(body).running(body, between), kind_of(body).is_seen(body, between)
+        original, foreign = await self._original(body, running, draft, revised=revised)
         annotations = body["metadata"].get("annotations") or {}
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
         seen = _target_pods(body, between, pods, engine)
         return Workload(
             body=body,
+            desired=kind_of(body).replicas_of(body if running is None else running),
             original=original,
             owner=annotations.get(OWNER_ANNOTATION),
             rolled=(rolled_digest(body) or "") if RECORD_ANNOTATION in annotations else None,
             loan=_loan(body),
             keepers=await self._keepers(body, draft),
             foreign=foreign,
-            revised=kind_of(body).is_seen(body),
+            revised=revised,
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )
+
+    async def _original(
+        self, body: Body, running: Body | None, draft: Draft, *, revised: bool
+    ) -> tuple[Target | TargetError | Damage, str | None]:
+        """The target as its user wrote it, and what somebody else wrote in place of our speculative config."""
+        if running is None:
+            told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
+            return TargetError("WaitingForTarget", told), None
+        container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
+        foreign: str | None = None
+        try:
+            # What runs may lag behind what is written, and then tells nothing of who wrote it.
+            foreign = foreign_speculation(running) if revised or not kind_of(body).written_whole else None
+            # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
+            wanted = restore(as_applied(running) if foreign is not None else running)
+            target = parse_target(wanted, container, await self._config_maps(draft.ref.namespace, config_map_of(wanted, container)))
+            return (replace(target, base=restore(body)) if target.kind.written_whole else target), foreign
+        except TargetError as error:
+            return error, foreign
+        except RecordError as error:
+            return Damage(str(error)), foreign
+
+    async def _config_maps(self, namespace: str, name: str | None) -> dict[str, Mapping[str, str]]:
+        found = await self._cluster.read("ConfigMap", namespace, name) if name is not None else None
+        return {} if found is None or name is None else {name: found.get("data") or {}}
 
     async def _keepers(self, body: Body, draft: Draft) -> tuple[str, ...]:
         if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":

@@ -61,7 +61,10 @@ class ApplyFleet:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRollout:
-    """Server-side apply of our fields to the target. It names the target's uid, so it can never create one."""
+    """Server-side apply of our fields to the target. It names the target's uid, so it can never create one.
+
+    A manifest with a resource version is the whole object, to be written as an update.
+    """
 
     manifest: Mapping[str, Any]
 

@@ -250,7 +250,11 @@ def _tuner_args(request: JobRequest) -> Iterator[str]:
             yield from (option, str(value))
     for tokens in profile.context_tokens or ():
         yield from ("--context-tokens", str(tokens))
-    yield from ("--", *target.argv)
+    if target.argv != target.start.run:
+        yield from ("--engine-args-json", json.dumps(target.argv))
+    if target.explicit_off:
+        yield "--explicit-off"
+    yield from ("--", *target.start.run)
 
 
 def _volumes(spec: DraftTableSpec) -> Iterator[dict[str, Any]]:

@@ -17,15 +17,17 @@ from tabletune_operator.decide import decide
 from tabletune_operator.observation import ObjectRef, Observation
 from tabletune_operator.observe import Observer
 from tabletune_operator.plan import EnsureJob, Inject, Plan, StopInjecting
+from tabletune_operator.telemetry import Telemetry
 from tabletune_operator.webhook import Webhook
 
 log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    def __init__(self, cluster: Cluster, observer: Observer, webhook: Webhook | None = None) -> None:
+    def __init__(self, cluster: Cluster, observer: Observer, telemetry: Telemetry, webhook: Webhook | None = None) -> None:
         self._cluster = cluster
         self._observer = observer
+        self._telemetry = telemetry
         self._webhook = webhook
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._starting = asyncio.Lock()
@@ -43,7 +45,7 @@ class Reconciler:
         try:
             async with self._turns[ref.namespace]:
                 self._queued.discard(ref)
-                return await self._turn(ref)
+                return await self._timed_turn(ref)
         finally:
             self._queued.discard(ref)
 
@@ -52,11 +54,22 @@ class Reconciler:
         if time.monotonic() >= self._due.get(ref, 0.0):
             await self.reconcile(ref)
 
+    async def _timed_turn(self, ref: ObjectRef) -> bool:
+        began = time.monotonic()
+        try:
+            return await self._turn(ref)
+        except Exception as error:
+            self._telemetry.failed(error)
+            raise
+        finally:
+            self._telemetry.took(time.monotonic() - began)
+
     async def _turn(self, ref: ObjectRef) -> bool:
         seen = await self._observer.observe(ref)
         if seen is None:
             self._due.pop(ref, None)
             self._tell_webhook(StopInjecting(), ref)
+            self._telemetry.gone(ref)
             return True
         plan = decide(seen)
         if not any(isinstance(action, EnsureJob) for action in plan.actions):
@@ -73,6 +86,7 @@ class Reconciler:
             log.info("%s/%s: %s", ref.namespace, ref.name, type(action).__name__)
         self._tell_webhook(plan.webhook, ref)  # before pods are made anew, which they are to be with it
         await act(plan, seen.draft, seen.now, self._cluster)
+        self._telemetry.acted(seen, plan)
         for event in plan.events:
             log.info("%s/%s: %s: %s", ref.namespace, ref.name, event.reason, event.message)
         self._due[ref] = time.monotonic() + plan.requeue_seconds

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tabletune.argv import ArgvError, fold_speculative_config, with_speculative_config
+from tabletune_operator.command import CommandError, read_command, script_item, with_written
 from tabletune_operator.crd import GROUP
-from tabletune_operator.kinds import called, template_of, with_template
+from tabletune_operator.kinds import RUNNING, called, template_of, with_template
+from tabletune_operator.overlaying import take_out
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, PLUGIN_PATH
 
 RECORD_ANNOTATION = f"{GROUP}/record"
@@ -67,6 +69,8 @@ class Record:
     environment: Mapping[str, dict[str, Any] | None]  # whole entries of `env`, by name
     applied: Mapping[str, Any]
     template_digest: str
+    own: Mapping[str, Any] | None = None  # `spec` of an object that is written whole, as far as we wrote it
+    ours: Mapping[str, Any] | None = None  # what we wrote into it
 
 
 def rolled_digest(workload: Mapping[str, Any]) -> str | None:
@@ -93,6 +97,10 @@ def restore(workload: Mapping[str, Any]) -> dict[str, Any]:
     """
     record, restored = read_record(workload), copy.deepcopy(dict(workload))
     if record is None:
+        return restored
+    if record.ours is not None and not workload.get(RUNNING):
+        restored["spec"] = take_out(restored["spec"], record.own, record.ours) or {}
+        _remove_names(restored["metadata"], "annotations", RECORD_ANNOTATION, OWNER_ANNOTATION)
         return restored
     template = dict(template_of(restored))
     pod, applied = template["spec"], record.applied["spec"]
@@ -127,7 +135,14 @@ def read_record(workload: Mapping[str, Any]) -> Record | None:
         value = json.loads(text)
         version = value["formatVersion"]
         record = Record(
-            value["container"], value["command"], value["args"], value["environment"], value["applied"], value["templateDigest"]
+            value["container"],
+            value["command"],
+            value["args"],
+            value["environment"],
+            value["applied"],
+            value["templateDigest"],
+            value.get("own"),
+            value.get("ours"),
         )
         container_of(record.applied, record.container)
     except (ValueError, TypeError, KeyError, StopIteration) as error:
@@ -137,13 +152,66 @@ def read_record(workload: Mapping[str, Any]) -> Record | None:
     return record
 
 
+def applied_command(container: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """The container with the command, arguments and variables of its flags as we applied them."""
+    applied = container_of(record.applied, record.container)
+    fields = {field: applied[field] for field in ("command", "args") if field in applied}
+    return _with_flags({**container, **fields}, {name: _entry(applied, name) for name in _flag_variables(record)})
+
+
 def _restore_container(container: dict[str, Any], record: Record, applied: Mapping[str, Any]) -> None:
     before = {"command": record.command, "args": record.args}
-    for field in ("command", "args"):
-        if field in applied:
-            _set(container, field, _restored_list(container.get(field) or [], before[field], applied[field]))
+    if script_item([*(applied.get("command") or container.get("command") or ()), *(applied.get("args") or ())]) is not None:
+        _restore_script(container, record, applied)
+    else:
+        for field in ("command", "args"):
+            if field in applied:
+                _set(container, field, _restored_list(container.get(field) or [], before[field], applied[field]))
     _restore_environment(container, record, applied)
     _remove(container, "volumeMounts", {m["name"] for m in applied.get("volumeMounts", ())})
+
+
+def _restore_script(container: dict[str, Any], record: Record, applied: Mapping[str, Any]) -> None:
+    """What was there, if nobody else wrote it; else theirs with the old speculative config, unless that is their change."""
+    variables = _flag_variables(record)
+    lists = {field: applied[field] for field in ("command", "args") if field in applied}
+    entries = {name: _entry(applied, name) for name in variables}
+    old = _with_flags(
+        {**container, **{field: {"command": record.command, "args": record.args}[field] or [] for field in lists}},
+        {name: record.environment[name] for name in variables},
+    )
+    theirs = all(container.get(field) == value for field, value in lists.items())
+    if theirs and all(_entry(container, name) == entry for name, entry in entries.items()):
+        changed = old
+    else:
+        try:
+            live = read_command(container)
+            if live.speculation != read_command(applied_command(container, record)).speculation:
+                return
+            changed = with_written(container, live.write(read_command(old).speculation))
+        except CommandError:
+            return
+    for field in ("command", "args", "env"):
+        _set(container, field, changed.get(field))
+
+
+def _flag_variables(record: Record) -> tuple[str, ...]:
+    """Variables that held speculative flags."""
+    return tuple(name for name in record.environment if name not in {variable.name for variable in MERGED})
+
+
+def _with_flags(container: dict[str, Any], entries: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The container with these entries of `env` in the place of those of their names; None: without it."""
+    if not entries:
+        return container
+    kept = [entries.get(entry["name"], entry) for entry in container.get("env") or ()]
+    there = {entry["name"] for entry in container.get("env") or ()}
+    added = [entry for name, entry in entries.items() if name not in there]
+    return {**container, "env": [entry for entry in (*kept, *added) if entry is not None]}
+
+
+def _entry(container: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    return next((entry for entry in container.get("env") or () if entry["name"] == name), None)
 
 
 def _restored_list(current: list[str], before: list[str] | None, applied: list[str]) -> list[str] | None:
@@ -164,9 +232,9 @@ def _restore_environment(container: dict[str, Any], record: Record, applied: Map
     restored = []
     for entry in container.get("env") or ():
         name = entry["name"]
-        if name in OWN_VARIABLES and name in ours:
-            continue
-        if name not in merged or name not in ours:
+        if name in OWN_VARIABLES and name in ours and (name != WARM_UP_VARIABLE or entry == ours[name]):
+            continue  # another warm-up is its user's word
+        if name not in merged or name not in ours:  # what held flags is restored with them
             restored.append(entry)
         elif entry == ours[name]:
             before = record.environment.get(name)

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tabletune.argv import FLAG, ArgvError, with_speculative_config
+from tabletune_operator.command import CommandError, Written
 from tabletune_operator.crd import Controller
+from tabletune_operator.kinds import put
+from tabletune_operator.overlaying import lay_over
 from tabletune_operator.pods import (
     DRAFT_TABLE_LABEL,
     ENGINE_SOCKET,
@@ -39,11 +41,16 @@ from tabletune_operator.restore import (
     container_of,
     template_digest,
 )
-from tabletune_operator.target import Target, TargetError
+from tabletune_operator.target import Target, TargetError, refusal
 
 SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478
 MOST_WARM_UP_SECONDS, WARM_UP_SHARE = 10, 20
+
+INPUTS = "inputs"
+"""Key of the record: digest of what the roll-out was asked for, which is the same in every version of the operator."""
+
+OWN_IMAGE_FIELDS = ("image", "imagePullPolicy")
 
 _FILES_VOLUME = "tabletune-files"
 _FILES_PATH = "/tabletune/files"
@@ -67,11 +74,16 @@ class RolloutRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`."""
+    """`apply` goes to the API server as it is (server-side, forced: `args` have an owner already); it holds `record` and `digest`.
+
+    With a resource version it is a whole object, for a kind that is written whole.
+    `digest` is of what is written, our own image apart. `inputs` is of what is asked for, however this version writes it.
+    """
 
     apply: Mapping[str, Any]
     record: str
     digest: str
+    inputs: str
 
 
 def build_rollout(request: RolloutRequest) -> Rollout:
@@ -81,9 +93,16 @@ def build_rollout(request: RolloutRequest) -> Rollout:
         TargetError: `EnvironmentNotMergeable` when PYTHONPATH or VLLM_PLUGINS comes from elsewhere, so that ours cannot be added.
     """
     target, container = request.target, container_of(request.target.template, request.target.container)
+    written = _written(target, request.config)
     present = {variable.name: _entry(container.get("env"), variable.name) for variable in MERGED}
-    template = _build_template(request, present)
-    digest = hashlib.sha256(canonical(template).encode()).hexdigest()[:12]
+    template = _build_template(request, present, written)
+    digest, inputs = _digest(_without_own_image(template)), _digest(_inputs(request))
+    metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
+    if request.config is not None:
+        metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
+    annotated = {"metadata": metadata, **template}
+    # Never `replicas`: an autoscaler may own it.
+    ours = target.kind.with_template({}, annotated) if target.base is not None else put({}, target.template_path, annotated)
     record = json.dumps(
         {
             "formatVersion": RECORD_VERSION,
@@ -91,15 +110,13 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "container": target.container,
             "command": container.get("command"),
             "args": container.get("args"),
-            "environment": present,
+            "environment": {**present, **{name: _entry(container.get("env"), name) for name in written.environment}},
             "templateDigest": template_digest(target.template),
             "applied": template,
+            **({"own": _part(target.base["spec"], ours["spec"]), "ours": ours["spec"]} if target.base is not None else {}),
+            INPUTS: inputs,
         }
     )
-    metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
-    if request.config is not None:
-        metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
-    annotated = {"metadata": metadata, **template}
     identity = {
         "apiVersion": target.kind.api_version,
         "kind": target.kind.name,
@@ -110,19 +127,56 @@ def build_rollout(request: RolloutRequest) -> Rollout:
             "annotations": {RECORD_ANNOTATION: record, OWNER_ANNOTATION: request.draft_table},
         },
     }
-    # Never `replicas`: an autoscaler may own it.
-    return Rollout(target.kind.with_template(identity, annotated), record, digest)
+    apply = {**identity, **ours}
+    if target.base is not None:
+        apply = {**lay_over(target.base, apply), "apiVersion": target.base["apiVersion"]}
+    return Rollout(apply, record, digest, inputs)
 
 
-def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:12]
+
+
+def _inputs(request: RolloutRequest) -> dict[str, Any]:
+    """A field that a later version adds changes nothing while it has its default."""
     target = request.target
-    container: dict[str, Any] = {"name": target.container, **_commands(target, request.config)}
+    return {
+        "draftTable": request.draft_table,
+        "container": target.container,
+        "config": request.config,
+        "controller": request.controller.model_dump(mode="json", exclude_defaults=True),
+        "port": target.port,
+        "warmUpSeconds": warm_up_seconds(target),
+        "pythonPath": request.python_path,
+    }
+
+
+def _without_own_image(template: Mapping[str, Any]) -> dict[str, Any]:
+    spec = dict(template["spec"])
+    if "initContainers" in spec:
+        spec["initContainers"] = [{k: v for k, v in c.items() if k not in OWN_IMAGE_FIELDS} for c in spec["initContainers"]]
+    return {"spec": spec}
+
+
+def _part(spec: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the spec that we write into."""
+    return {field: spec[field] for field in ours if field in spec}
+
+
+def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, Any] | None], written: Written) -> dict[str, Any]:
+    target = request.target
+    fields = {"command": written.command, "args": written.args}
+    container: dict[str, Any] = {"name": target.container, **{name: value for name, value in fields.items() if value is not None}}
+    flags = [{"name": name, "value": value} for name, value in written.environment.items()]
     if request.config is None:
         # Named with their old values: an earlier roll-out of ours may own them, and what an owner stops applying is deleted.
-        old = [dict(entry) for entry in present.values() if entry is not None]
+        old = _in_order(target, [*(dict(entry) for entry in present.values() if entry is not None), *flags])
         return {"spec": {"containers": [{**container, "env": old} if old else container]}}
-    own = {SOCKET_VARIABLE: ENGINE_SOCKET, WARM_UP_VARIABLE: str(warm_up_seconds(target))}
-    container["env"] = [*_merge_environment(request, present), *({"name": name, "value": value} for name, value in own.items())]
+    own = {SOCKET_VARIABLE: ENGINE_SOCKET}
+    if _entry(container_of(target.template, target.container).get("env"), WARM_UP_VARIABLE) is None:  # who set it knows better
+        own[WARM_UP_VARIABLE] = str(warm_up_seconds(target))
+    added = [*_merge_environment(request, present), *flags, *({"name": name, "value": value} for name, value in own.items())]
+    container["env"] = _in_order(target, added)
     container["volumeMounts"] = shared_mounts()
     return {
         "spec": {
@@ -159,23 +213,17 @@ def _merge_environment(request: RolloutRequest, present: Mapping[str, Mapping[st
     return merged
 
 
-def _commands(target: Target, config: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """`args`, or `command` where the flags live there; both when the user wrote speculative flags into both."""
+def _in_order(target: Target, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As they stand in the target, new ones last: an apply puts the list in the order of what it sends, and that would stay."""
+    there = [entry["name"] for entry in container_of(target.template, target.container).get("env") or ()]
+    return sorted(entries, key=lambda entry: there.index(entry["name"]) if entry["name"] in there else len(there))
+
+
+def _written(target: Target, config: Mapping[str, Any] | None) -> Written:
     try:
-        if target.flags_in_command:
-            return {"command": _written(target.command, config)}
-        command = with_speculative_config(target.command, None)
-        changed = {} if command == target.command else {"command": list(command)}
-        return {**changed, "args": _written(target.args, config)}
-    except ArgvError as error:
-        raise TargetError(
-            "ArgumentNotUnderstood", f"{target.called}, container {target.container}: {error} Nothing was changed."
-        ) from error
-
-
-def _written(args: Sequence[str], config: Mapping[str, Any] | None) -> list[str]:
-    written = with_speculative_config(args, config)
-    return [literal(arg) if at and written[at - 1] == FLAG else arg for at, arg in enumerate(written)]
+        return target.start.write(config, explicit_off=target.explicit_off)
+    except CommandError as error:
+        raise refusal(target.called, target.container, error) from error
 
 
 def _sidecar(request: RolloutRequest) -> dict[str, Any]:

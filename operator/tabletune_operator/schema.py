@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tabletune_operator.crd import GROUP, KIND, LONGEST_NAME, PLURAL, VERSION, DraftTableSpec, rule
-from tabletune_operator.status import DraftTableStatus
+from tabletune_operator.status import NEVER_OBSERVED, DraftTableStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIES = (Path("crds/drafttables.yaml"), Path("charts/tabletune/files/drafttables.yaml"))
@@ -80,7 +80,7 @@ def _root() -> dict[str, Any]:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": _structural(DraftTableSpec.model_json_schema()),
-            "status": _structural(DraftTableStatus.model_json_schema()),
+            "status": {**_structural(DraftTableStatus.model_json_schema()), "default": {"observedGeneration": NEVER_OBSERVED}},
         },
         "x-kubernetes-validations": [
             rule(

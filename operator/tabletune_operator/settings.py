@@ -14,6 +14,7 @@ DEFAULT_ADMISSION_PORT = 9443
 ADMISSION_NAME = "tabletune-admission"
 """Of the chart's Service and Secret."""
 DEFAULT_LIVENESS = "http://0.0.0.0:8080/healthz"
+DEFAULT_METRICS_PORT = 9479
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class OperatorSettings:
     namespaces: tuple[str, ...]
     image: OwnImage
     liveness: str
+    metrics_port: int
     verbose: bool
     admission: AdmissionSettings | None  # None: no webhook, so no mode Admission
 
@@ -63,6 +65,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         help="cert-manager's tls.crt and tls.key, instead of an own certificate in the Secret ($TABLETUNE_ADMISSION_FOLDER)",
     )
     parser.add_argument("--admission-port", type=int, default=DEFAULT_ADMISSION_PORT, metavar="PORT", help="default %(default)s")
+    parser.add_argument("--metrics-port", type=int, default=DEFAULT_METRICS_PORT, metavar="PORT", help="of /metrics (default %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="log what the framework does, too")
     flags = parser.parse_args(arguments)
     if not flags.image:
@@ -74,6 +77,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         namespaces=tuple(sorted({name for name in named if name})),
         image=OwnImage(flags.image, flags.image_pull_policy),
         liveness=flags.liveness,
+        metrics_port=flags.metrics_port,
         verbose=flags.verbose,
         admission=_admission(flags) if flags.admission else None,
     )

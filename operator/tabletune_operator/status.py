@@ -148,10 +148,16 @@ class Fleet(Model):
     )
 
 
+NEVER_OBSERVED = -1
+"""`observedGeneration` of an object that no operator has seen yet: tools that know no better would take one without a status for done."""
+
+
 class DraftTableStatus(Model):
     """What is so."""
 
-    observed_generation: Count | None = None
+    observed_generation: Annotated[int, Field(ge=NEVER_OBSERVED, le=2**53)] | None = Field(
+        default=None, description="The generation of the spec that this status is about; -1: not looked at yet."
+    )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] | None = Field(
         default=None, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     )

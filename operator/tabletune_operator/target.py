@@ -6,29 +6,22 @@ wrote it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import PurePosixPath
 from typing import Any
 
 from tabletune.argv import ArgvError, fold_speculative_config, option
-from tabletune_operator.conditions import short
+from tabletune_operator.command import Command, CommandError, read_command, runs_vllm
+from tabletune_operator.conditions import LONGEST_MESSAGE, clipped, short
+from tabletune_operator.config_file import Files, find_file, merge_file
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.kinds import Kind, called, kind_of
+from tabletune_operator.kinds import ROLE_LABEL, Kind, called, kind_of
 
 DEFAULT_PORT = 8000
 """Where vLLM listens unless told otherwise."""
 
 DEFAULT_START_DEADLINE_SECONDS = 3600
 """For a target without a startup probe: llm-d's guides allow an hour for download, compilation and graphs."""
-
-ROLE_LABEL = "llm-d.ai/role"
-
-_SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
-_RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
-_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 _PLANNED_KEYS = frozenset({"method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"})
 
@@ -53,9 +46,9 @@ class Target:
     generation: int
     container: str
     image: str
-    command: tuple[str, ...]  # as written; empty: the image's own
-    args: tuple[str, ...]  # as written
-    argv: tuple[str, ...]  # what the supervisor starts: variables resolved, no speculative flags
+    start: Command  # how it is written
+    argv: tuple[str, ...]  # what the engine gets, of a --config file too: variables resolved as far as known, no speculative flags
+    explicit_off: bool  # a --config file speculates, so only a flag that says None stops it
     speculation: Mapping[str, Any] | None  # the present speculative config, folded
     max_num_seqs: int | None  # None: the engine's default
     data_parallel_size: int
@@ -68,17 +61,14 @@ class Target:
     pod_labels: Mapping[str, str]
     start_deadline_seconds: int
     template: Mapping[str, Any]  # the pod template, whole
+    template_path: tuple[str, ...]  # where it lies in the workload
     claims: tuple[Mapping[str, Any], ...]  # templates of claims of which each pod gets its own, as a volume
+    base: Mapping[str, Any] | None = None  # the object without anything of ours, where it is written whole
 
     @property
     def called(self) -> str:
         """For messages: `Deployment chat`."""
         return f"{self.kind.name} {short(self.name)}"
-
-    @property
-    def flags_in_command(self) -> bool:
-        """Do the engine's flags stand in `command` (there are no `args`)?"""
-        return bool(self.command) and not self.args
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +81,18 @@ class Speculation:
     options: Mapping[str, Any]  # the other keys of the config, without any table
 
 
-def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
+def parse_target(workload: Mapping[str, Any], container: str | None, config_maps: Files | None = None) -> Target:
     """Find the engine's container (`container` if given, else the only one that runs vLLM) and read how it is started.
 
+    `config_maps` has the data of those that `config_map_of` names.
+
     Raises:
-        TargetError: none or several containers run vLLM, or its arguments cannot be read as a list.
+        TargetError: none or several containers run vLLM, or it is not certain what its arguments are.
     """
     metadata, kind = workload["metadata"], kind_of(workload)
+    obstacle = kind.refusal(workload)
+    if obstacle is not None:
+        raise TargetError("TargetKindCannot", f"{called(workload)} {obstacle}")
     template = kind.template_of(workload)
     labels = template.get("metadata", {}).get("labels") or {}
     where = called(workload)
@@ -107,12 +102,14 @@ def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
             f"{where} is a prefill workload ({ROLE_LABEL}): it does not decode. Nothing was changed. Name the decode workload.",
         )
     found = _engine_container(template["spec"]["containers"], container, where)
-    command, args = tuple(found.get("command") or ()), tuple(found.get("args") or ())
-    expanded = _expand((*command, *args), found, where)
     try:
-        folded = fold_speculative_config(expanded)
+        start = read_command(found)
+        merged = merge_file(template["spec"], found, start.words, config_maps or {})
+        folded = fold_speculative_config(merged.argv)
+    except CommandError as error:
+        raise refusal(where, found["name"], error) from error
     except ArgvError as error:
-        raise TargetError("ArgumentNotUnderstood", f"{where}, container {found['name']}: {error} Nothing was changed.") from error
+        raise refusal(where, found["name"], CommandError("ArgumentNotUnderstood", str(error))) from error
     resource, count = _gpu(found)
     return Target(
         kind=kind,
@@ -122,9 +119,9 @@ def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
         generation=metadata.get("generation", 0),
         container=found["name"],
         image=found.get("image", ""),
-        command=command,
-        args=args,
-        argv=folded.args if command else ("vllm", "serve", *folded.args),
+        start=start,
+        argv=folded.args,
+        explicit_off=merged.speculates,
         speculation=folded.config,
         max_num_seqs=_number(folded.args, where, "--max-num-seqs"),
         data_parallel_size=_number(folded.args, where, "--data-parallel-size", "-dp") or 1,
@@ -137,8 +134,27 @@ def parse_target(workload: Mapping[str, Any], container: str | None) -> Target:
         pod_labels=labels,
         start_deadline_seconds=_start_deadline_seconds(found),
         template=template,
+        template_path=kind.path_of(workload),
         claims=kind.claims_of(workload),
     )
+
+
+def refusal(where: str, container: str, error: CommandError) -> TargetError:
+    """The condition's words for a command that is not understood, or cannot be written."""
+    return TargetError(
+        error.reason, f"{clipped(f'{where}, container {container}: {error.message}', LONGEST_MESSAGE - 21)} Nothing was changed."
+    )
+
+
+def config_map_of(workload: Mapping[str, Any], container: str | None) -> str | None:
+    """The ConfigMap that holds the engine's --config file, if there is one; None also where `parse_target` refuses."""
+    pod = kind_of(workload).template_of(workload)["spec"]
+    try:
+        found = _engine_container(pod["containers"], container, called(workload))
+        place = find_file(pod, found, read_command(found).argv)
+    except (TargetError, CommandError):
+        return None
+    return None if place is None else place.config_map
 
 
 def plan_speculation(target: Target, spec: DraftTableSpec) -> Speculation:
@@ -178,9 +194,9 @@ def _engine_container(containers: Sequence[Mapping[str, Any]], wanted: str | Non
                 "NoSuchContainer",
                 f"spec.targetRef.container is {wanted}; {where} has {_list(containers)}. Nothing was changed. Name one of them.",
             )
-        engines = named if _runs_vllm(named[0]) else []
+        engines = named if runs_vllm(named[0]) else []
     else:
-        engines = [c for c in containers if _runs_vllm(c)]
+        engines = [c for c in containers if runs_vllm(c)]
     if len(engines) > 1:
         raise TargetError(
             "TwoEngines",
@@ -188,13 +204,6 @@ def _engine_container(containers: Sequence[Mapping[str, Any]], wanted: str | Non
         )
     if engines:
         return engines[0]
-    in_shell = [c for c in containers if _in_shell(c) and wanted in {None, c["name"]}]
-    if in_shell:
-        raise TargetError(
-            "TargetShellString",
-            f"Container {in_shell[0]['name']} of {where} starts vLLM in a shell string, which is not edited. Nothing was changed. "
-            "Write command [vllm, serve] and args as a list.",
-        )
     raise TargetError(
         "NoEngine",
         f"{f'Container {wanted}' if wanted else 'No container'} of {where} {'does not run' if wanted else 'runs'} vLLM "
@@ -202,55 +211,8 @@ def _engine_container(containers: Sequence[Mapping[str, Any]], wanted: str | Non
     )
 
 
-def _runs_vllm(container: Mapping[str, Any]) -> bool:
-    argv = (*(container.get("command") or ()), *(container.get("args") or ()))
-    pairs = list(pairwise(argv))
-    if any(PurePosixPath(first).name == "vllm" and second == "serve" for first, second in pairs):
-        return True
-    if any(first == "-m" and second.startswith("vllm.entrypoints") for first, second in pairs):
-        return True
-    # Arguments only: the image's entry point gets them, and that of vllm-openai is `vllm serve`.
-    repository = container.get("image", "").partition("@")[0].rpartition("/")[2].partition(":")[0]
-    return not container.get("command") and bool(argv) and "vllm" in repository
-
-
-def _in_shell(container: Mapping[str, Any]) -> bool:
-    argv = (*(container.get("command") or ()), *(container.get("args") or ()))
-    shell = any(PurePosixPath(arg).name in _SHELLS for arg in argv[:2])
-    return shell and any(_RUNS_VLLM.search(arg) for arg in argv)
-
-
 def _list(containers: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(c["name"] for c in containers)
-
-
-def _expand(argv: Sequence[str], container: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Resolve `$(NAME)` as the kubelet does, so that the profiling pod can start the engine without the target's shell or kubelet."""
-    literal: dict[str, str] = {}
-    hidden: set[str] = set()
-
-    def resolve(match: re.Match[str]) -> str:
-        name = match.group(1)
-        return "$" if name is None else literal.get(name, match.group(0))
-
-    for entry in container.get("env") or ():
-        if "valueFrom" in entry:
-            hidden.add(entry["name"])
-        else:
-            literal[entry["name"]] = _REFERENCE.sub(resolve, entry.get("value", ""))
-    for name in _references(argv):
-        if name in hidden or (container.get("envFrom") and name not in literal):
-            raise TargetError(
-                "ArgumentFromEnvironment",
-                f"{where}, container {container['name']}: an argument uses $({name}), whose value is not in the pod template. "
-                "Nothing was changed. Write the value into args, or give the variable a literal value.",
-            )
-    return tuple(_REFERENCE.sub(resolve, arg) for arg in argv)
-
-
-def _references(argv: Sequence[str]) -> Iterator[str]:
-    for arg in argv:
-        yield from (name for name in _REFERENCE.findall(arg) if name)
 
 
 def _number(argv: Sequence[str], where: str, *names: str) -> int | None:
@@ -266,9 +228,10 @@ def _number(argv: Sequence[str], where: str, *names: str) -> int | None:
 
 def _port(container: Mapping[str, Any], argv: Sequence[str], where: str) -> int:
     """The flag decides; then the probes, which are sent to the API; then the first port that is declared."""
-    flag = _number(argv, where, "--port")
-    if flag is not None:
-        return flag
+    if "$" not in (option(argv, "--port") or ""):  # else only a shell knows it
+        flag = _number(argv, where, "--port")
+        if flag is not None:
+            return flag
     ports = container.get("ports") or ()
     by_name = {port["name"]: port["containerPort"] for port in ports if "name" in port}
     for probe in ("readinessProbe", "startupProbe", "livenessProbe"):

@@ -50,7 +50,7 @@ class Belief:
     errors: tuple[float, ...]  # standard error of each `a_i` of `used`
     wanted: Table | None  # None: the files hold no table (no speculation pays)
     tables: tuple[Table, ...] = ()  # of the last rebuilds, the newest last
-    batch_sizes: Mapping[int, int] = field(default_factory=dict)  # steps by batch size; older ones fade
+    batch_sizes: Mapping[int, int] = field(default_factory=dict)  # steps by batch size; half of them with each rebuild
     explore: Explore | None = None
     unsettled: int = 0  # rebuilds to come in which the table in force is one for another traffic
 

@@ -24,7 +24,11 @@ LAUNCH_TABLE = "launch-table"
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """Share of steps at each batch size, old steps fading. The shares add up to 1; there are none before the first step."""
+    """Share of steps at each batch size, old steps fading. The shares add up to 1; there are none before the first step.
+
+    For what is shown, so it goes on where nothing is rebuilt (no files, no table). `Belief.batch_sizes` is for a decision: it is saved,
+    and fades with the evidence, a half with each rebuild.
+    """
 
     shares: Mapping[int, float] = field(default_factory=dict)
     counted: Mapping[int, int] = field(default_factory=dict)  # steps by batch size, as read last

@@ -62,9 +62,10 @@ class Api:
 
     def _send(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         answer = self._http.request(method, path, **more)
-        body: dict[str, Any] = answer.json()
         if answer.is_error:
-            raise RefusedError(answer.status_code, body.get("message", ""))
+            told = answer.json().get("message", "") if "json" in answer.headers.get("Content-Type", "") else answer.text
+            raise RefusedError(answer.status_code, told)
+        body: dict[str, Any] = answer.json()
         return body
 
 

@@ -10,12 +10,13 @@ import yaml
 from api_server import ROOT, Api
 
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.status import DraftTableStatus
+from tabletune_operator.status import NEVER_OBSERVED, DraftTableStatus
 
 TABLES = "/apis/tabletune.io/v1alpha1/namespaces/{}/drafttables"
 
 DEFAULTS = {
     "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"},
+    "state": "Active",
     "profile": {
         "policy": "IfMissing",
         "placement": "Spare",
@@ -52,7 +53,8 @@ def table(spec: dict[str, Any]) -> dict[str, Any]:
 def test_defaults_are_stored_and_are_those_of_the_operator(api: Api, namespace: str) -> None:
     stored = api.create(TABLES.format(namespace), table({}))
     metadata = stored.pop("metadata")
-    assert stored == {"apiVersion": "tabletune.io/v1alpha1", "kind": "DraftTable", "spec": DEFAULTS}
+    unseen = {"observedGeneration": NEVER_OBSERVED}
+    assert stored == {"apiVersion": "tabletune.io/v1alpha1", "kind": "DraftTable", "spec": DEFAULTS, "status": unseen}
     assert metadata["generation"] == 1
     read = DraftTableSpec.model_validate({"targetRef": {"name": "chat"}})
     assert read.model_dump(by_alias=True, exclude_none=True) == DEFAULTS
@@ -76,7 +78,7 @@ def test_defaults_fill_in_beside_what_is_given(api: Api, namespace: str) -> None
 def test_status_is_a_resource_of_its_own(api: Api, namespace: str) -> None:
     path = f"{TABLES.format(namespace)}/chat"
     stored = api.create(TABLES.format(namespace), table({}) | {"status": {"observedGeneration": 9}})
-    assert "status" not in stored
+    assert stored["status"] == {"observedGeneration": NEVER_OBSERVED}, "who creates does not say what is so"
     status = DraftTableStatus.model_validate(
         {"observedGeneration": 1, "display": {"state": "Tracking"}, "table": {"launchLengths": [1, 3]}}
     )

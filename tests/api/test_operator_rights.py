@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from api_server import Api, RefusedError
@@ -65,10 +67,11 @@ def operator(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     api: Api = request.getfixturevalue("api")
     log = tmp_path / "operator.log"
     command = [sys.executable, "-m", "tabletune_operator.main", "--image", "tabletune.local/tabletune:dev", *flags]
+    command += ["--liveness", "http://127.0.0.1:0/healthz", "--metrics-port", "0"]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
     with chart_rights(api, RELEASE, *values):
         with log.open("wb") as out:
-            process = subprocess.Popen([*command, "--liveness", "http://127.0.0.1:0/healthz"], stdout=out, stderr=out, env=environment)
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
         yield log
         process.terminate()
         process.wait(30)
@@ -93,6 +96,7 @@ def _is_gone(api: Api, path: str) -> bool:
     return False
 
 
+PORT = re.compile(r"Metrics are served on port (\d+)\.")
 CLUSTER = pytest.param(((), ()), id="cluster-wide")
 NAMESPACED = pytest.param(
     (("--set", "scope=Namespaced", "--set", f"watchNamespaces={{{SERVED}}}"), ("--namespace", SERVED)), id="namespaced"
@@ -119,6 +123,22 @@ def test_it_may_see_who_keeps_the_replicas_of_a_target(api: Api, operator: Path)
     assert accepted["reason"] in {"WaitingForTarget", "NoSpeculativeConfig"}
     for each in (path, f"{deployments}/{name}"):
         api.delete(each)
+    _eventually(lambda: _is_gone(api, path), "the DraftTable goes", operator)
+    assert "orbidden" not in operator.read_text()
+
+
+@pytest.mark.parametrize("operator", [CLUSTER, NAMESPACED], indirect=True)
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), ("serving.kserve.io/v1alpha1", "LLMInferenceService"), ("apps/v1", "StatefulSet")],
+)
+def test_a_target_that_is_missing_or_of_a_kind_that_is_missing_is_said_to_be(api: Api, operator: Path, version: str, kind: str) -> None:
+    path = _create(api, SERVED, {"targetRef": {"apiVersion": version, "kind": kind, "name": "none"}})
+    _eventually(lambda: _is_served(api, path), "finalizer and conditions", operator)
+    (accepted,) = (c for c in api.get(path)["status"]["conditions"] if c["type"] == "Accepted")
+    assert accepted["reason"] == "TargetNotFound"
+    assert ("is the CRD" in accepted["message"]) is (version != "apps/v1")
+    api.delete(path)
     _eventually(lambda: _is_gone(api, path), "the DraftTable goes", operator)
     assert "orbidden" not in operator.read_text()
 
@@ -150,3 +170,22 @@ def test_namespaced_it_leaves_other_namespaces_alone(api: Api, operator: Path) -
     for path in (served, other):
         api.delete(path)
         _eventually(lambda path=path: _is_gone(api, path), path, operator)
+
+
+@pytest.mark.parametrize("operator", [NAMESPACED], indirect=True)
+def test_it_tells_its_metrics(api: Api, operator: Path) -> None:
+    path = _create(api, SERVED)
+    _eventually(lambda: PORT.search(operator.read_text()) is not None, "it says where", operator)
+    found = PORT.search(operator.read_text())
+    assert found is not None
+
+    def page() -> str:
+        return httpx.get(f"http://127.0.0.1:{found[1]}/metrics", timeout=30, trust_env=False).raise_for_status().text
+
+    labels = f'drafttable="one",namespace="{SERVED}",reason="TargetNotFound",status="False",type="Accepted"'
+    condition = f"tabletune_drafttable_condition{{{labels}}} 1.0"
+    _eventually(lambda: condition in page(), "the state of the DraftTable is told", operator)
+    assert "tabletune_operator_build_info{" in page()
+    assert 'tabletune_reconcile_errors_total{cause="Unexpected"} 0.0' in page()
+    api.delete(path)
+    _eventually(lambda: 'drafttable="one"' not in page(), "what is gone is not told any more", operator)

@@ -22,6 +22,7 @@ Path = tuple[str | int, ...]
 
 SPEC: dict[str, Any] = {
     "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat", "container": "modelserver"},
+    "state": "Active",
     "nodePool": {
         "nodeSelector": {"pool": "spare"},
         "tolerations": [{"key": "a", "operator": "Equal", "value": "b", "effect": "NoExecute", "tolerationSeconds": 60}],

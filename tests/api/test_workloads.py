@@ -12,8 +12,8 @@ import yaml
 from api_server import ROOT, Api, RefusedError
 from chart_rights import wait_for_rights
 
-from tabletune.argv import fold_speculative_config
 from tabletune.profile import Fingerprint
+from tabletune_operator.command import read_command
 from tabletune_operator.crd import Controller, DraftTableSpec
 from tabletune_operator.jobs import STOPPED_ANNOTATION, build_stop
 from tabletune_operator.pods import OwnImage
@@ -34,7 +34,16 @@ PYTHON_PATH = {"name": "PYTHONPATH", "value": "/theirs"}
 
 IN_COMMAND = {"command": ["vllm", "serve", "m", "--spec-method=ngram", "--spec-tokens=2"], "args": []}
 
+SPOKEN = '--speculative-config \'{"method":"ngram","num_speculative_tokens":2}\''
+KSERVE = 'eval "exec vllm serve /mnt/models --port 8000 ${VLLM_ADDITIONAL_ARGS} $@"'
+
 Edit = Callable[[dict[str, Any]], Any]
+
+
+def in_script(pod: dict[str, Any], script: str, **variables: str) -> None:
+    """The engine started by a shell, as the wide-EP guide and KServe do."""
+    env = [*engine(pod)["env"], *({"name": name, "value": value} for name, value in variables.items())]
+    engine(pod).update(command=["/bin/bash", "-c", script, "--"], args=[], env=env)
 
 
 def example(namespace: str, edit: Edit | None = None) -> dict[str, Any]:
@@ -81,6 +90,9 @@ SHAPES: list[Any] = [
         id="init containers",
     ),
     pytest.param(lambda pod: pod["containers"].insert(0, {"name": "logs", "image": "l"}), id="a container before the engine"),
+    pytest.param(lambda pod: in_script(pod, f"exec vllm serve m \\\n  --port 8000 \\\n  {SPOKEN} # its flag\n"), id="a script"),
+    pytest.param(lambda pod: in_script(pod, KSERVE, VLLM_ADDITIONAL_ARGS=f"{SPOKEN} --x"), id="a variable that a script reads"),
+    pytest.param(lambda pod: in_script(pod, KSERVE), id="a variable that is not there yet"),
 ]
 
 
@@ -89,7 +101,7 @@ SHAPES: list[Any] = [
 def test_restore_is_byte_for_byte(api: Api, namespace: str, edit: Edit | None, config: dict[str, Any] | None) -> None:
     before = api.create(path(namespace), example(namespace, edit))
     rolled = roll(api, before, config)
-    assert fold_speculative_config([*engine_of(rolled).get("command", []), *engine_of(rolled).get("args", [])]).config == config
+    assert read_command(engine_of(rolled)).speculation == config
     after = give_back(api, rolled)
     assert json.dumps(after["spec"]) == json.dumps(before["spec"])
     assert after["metadata"].get("annotations") == before["metadata"].get("annotations")
@@ -100,9 +112,11 @@ def engine_of(deployment: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("manager", ["create", "apply"])
-def test_restore_after_other_roll_outs(api: Api, namespace: str, manager: str) -> None:
+@pytest.mark.parametrize("edit", [SHAPES[0], *SHAPES[-3:]])
+def test_restore_after_other_roll_outs(api: Api, namespace: str, manager: str, edit: Edit | None) -> None:
     """Table, another table, off, and a table again: what a later apply leaves out must not take the user's own with it."""
-    wanted = example(namespace, lambda pod: engine(pod)["env"].append(PYTHON_PATH))
+    wanted = example(namespace, edit)
+    engine_of(wanted)["env"].append(PYTHON_PATH)
     if manager == "create":
         before = api.create(path(namespace), wanted)
     else:
@@ -110,6 +124,7 @@ def test_restore_after_other_roll_outs(api: Api, namespace: str, manager: str) -
     rolled = before
     for config in (CONFIG, {"method": "ngram", "num_speculative_tokens": 2}, None, CONFIG):
         rolled = roll(api, rolled, config)
+        assert read_command(engine_of(rolled)).speculation == config
         paths = [e["value"] for e in engine_of(rolled)["env"] if e["name"] == "PYTHONPATH"]
         assert paths == ["/theirs" if config is None else "/tabletune/engine:/theirs"]
     assert json.dumps(give_back(api, rolled)["spec"]) == json.dumps(before["spec"])

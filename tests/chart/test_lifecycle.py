@@ -10,6 +10,8 @@ import pytest
 import yaml
 from live_cluster import CHART, Cluster, eventually
 
+from tabletune_operator.status import NEVER_OBSERVED
+
 pytestmark = pytest.mark.usefixtures("no_other_operator")
 
 FINALIZER_DOMAIN = "tabletune.io"
@@ -186,5 +188,5 @@ def test_a_namespaced_release_leaves_other_namespaces_alone(
     assert bare_cluster.names("drafttables", "-n", release_namespace) == ()
     left = bare_cluster.kubectl("get", "drafttable", "unserved", "-n", other_namespace, "-o", "json").json()
     assert "finalizers" not in left["metadata"], json.dumps(left["metadata"])
-    assert "status" not in left
+    assert left["status"] == {"observedGeneration": NEVER_OBSERVED}
     bare_cluster.kubectl("delete", "drafttable", "unserved", "-n", other_namespace)

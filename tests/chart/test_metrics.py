@@ -1,4 +1,4 @@
-"""PodMonitor, alerts and dashboard as the chart renders them; tests/unit/sidecar/test_sidecar_dashboard.py checks what they ask for."""
+"""PodMonitor, alerts and dashboard as the chart renders them; tests/unit/metrics/test_dashboard_and_alerts.py checks what they ask for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 import yaml
 from live_cluster import CHART, Cluster
 
+from tabletune_operator.settings import DEFAULT_METRICS_PORT
+
 ALL = (
     "--set",
     "metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true",
@@ -16,8 +18,8 @@ ALL = (
 MONITORING = "monitoring.coreos.com/v1"
 
 
-def only(bodies: tuple[dict[str, Any], ...], kind: str) -> dict[str, Any]:
-    (found,) = (body for body in bodies if body["kind"] == kind)
+def only(bodies: tuple[dict[str, Any], ...], kind: str, name: str | None = None) -> dict[str, Any]:
+    (found,) = (body for body in bodies if body["kind"] == kind and name in {None, body["metadata"]["name"]})
     return found
 
 
@@ -27,7 +29,7 @@ def test_nothing_of_it_is_there_by_default(cluster: Cluster) -> None:
 
 
 def test_the_pod_monitor_finds_sidecars_in_every_namespace(cluster: Cluster) -> None:
-    monitor = only(cluster.render(*ALL), "PodMonitor")
+    monitor = only(cluster.render(*ALL), "PodMonitor", "tabletune-sidecars")
     assert monitor["apiVersion"] == MONITORING
     assert monitor["metadata"]["namespace"] == "tabletune-system"
     assert monitor["spec"] == {
@@ -45,9 +47,22 @@ def test_the_pod_monitor_finds_sidecars_in_every_namespace(cluster: Cluster) -> 
 
 def test_the_pod_monitor_looks_only_where_the_operator_serves(cluster: Cluster) -> None:
     placed = ("--set", "scope=Namespaced", "--set", "watchNamespaces={two,one}", "--set", "metrics.podMonitor.interval=15s")
-    monitor = only(cluster.render(*ALL, *placed), "PodMonitor")
+    monitor = only(cluster.render(*ALL, *placed), "PodMonitor", "tabletune-sidecars")
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["one", "two"]}
     assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
+
+
+@pytest.mark.parametrize("values", [(), ("--set", "scope=Namespaced", "--set", "watchNamespaces={two,one}")])
+def test_the_operator_is_scraped_where_it_runs_and_its_labels_stay(cluster: Cluster, values: tuple[str, ...]) -> None:
+    bodies = cluster.render(*ALL, "--set", "metrics.podMonitor.interval=15s", *values)
+    monitor = only(bodies, "PodMonitor", "tabletune-operator")
+    pods = only(bodies, "Deployment")["spec"]["template"]
+    assert monitor["metadata"]["namespace"] == "tabletune-system"
+    assert "namespaceSelector" not in monitor["spec"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pods["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint == {"port": "metrics", "path": "/metrics", "interval": "15s", "honorLabels": True}
+    assert {"name": "metrics", "containerPort": DEFAULT_METRICS_PORT} in pods["spec"]["containers"][0]["ports"]
 
 
 def test_alerts_are_those_of_the_file_each_with_its_runbook(cluster: Cluster) -> None:
@@ -70,9 +85,15 @@ def test_the_dashboard_is_the_file(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [("podMonitor", "PodMonitor"), ("prometheusRule", "PrometheusRule"), ("dashboard", "ConfigMap")],
+    [
+        ("podMonitor", "PodMonitor/tabletune-sidecars"),
+        ("podMonitor", "PodMonitor/tabletune-operator"),
+        ("prometheusRule", "PrometheusRule/tabletune"),
+        ("dashboard", "ConfigMap/tabletune-dashboard"),
+    ],
 )
 def test_each_gets_the_labels_by_which_it_is_found(cluster: Cluster, value: str, kind: str) -> None:
-    labels = only(cluster.render(*ALL, "--set", f"metrics.{value}.labels.release=prometheus"), kind)["metadata"]["labels"]
+    bodies = cluster.render(*ALL, "--set", f"metrics.{value}.labels.release=prometheus")
+    labels = only(bodies, *kind.split("/"))["metadata"]["labels"]
     assert labels["release"] == "prometheus"
     assert labels["app.kubernetes.io/part-of"] == "tabletune"

@@ -2,7 +2,7 @@
 
 A CPU engine never schedules ahead and never uses runner V2. Their scheduler needs no GPU, though: two steps are kept in
 flight, drafts are placeholders, and requests end while a step with them is under way. Prints, as JSON, what the plugin
-counted and what was rolled.
+counted and what was rolled. The scheduler is that of `benchmarks/plugin_cost`, whose folder PYTHONPATH names.
 """
 
 import json
@@ -12,44 +12,17 @@ import sys
 from collections import deque
 from typing import Any
 
-import torch
+from async_scheduler import make_config, make_scheduler
 from vllm import SamplingParams
-from vllm.engine.arg_utils import EngineArgs
 from vllm.plugins import load_general_plugins
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
 from tabletune.channel import Channel, ChannelClosedError
 
-BLOCK_TOKENS, BLOCKS = 16, 2048
+BLOCKS = 2048
 TABLES = ([[1, 4, 3], [5, 8, 1], [9, 16, 0]], [[1, 16, 1]], [[1, 2, 0], [3, 16, 3]])
-
-
-def make_scheduler(tiny: str) -> AsyncScheduler:
-    speculation = {"method": "draft_model", "model": f"{tiny}/draft", "num_speculative_tokens": 3}
-    speculation["num_speculative_tokens_per_batch_size"] = TABLES[0]
-    config = EngineArgs(
-        model=f"{tiny}/target",
-        max_num_seqs=16,
-        max_model_len=512,
-        enforce_eager=True,
-        enable_prefix_caching=False,
-        speculative_config=speculation,
-    ).create_engine_config()
-    config.scheduler_config.async_scheduling = True
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # not earlier: a whole engine with that runner needs Triton
-    config.cache_config.num_gpu_blocks = BLOCKS
-    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    return AsyncScheduler(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK_TOKENS,
-        log_stats=True,
-    )
 
 
 def connect(path: str) -> Channel:
@@ -94,7 +67,7 @@ class Dice:
 
 def main() -> None:
     load_general_plugins()
-    scheduler = make_scheduler(sys.argv[1])
+    scheduler = make_scheduler(make_config(sys.argv[1], TABLES[0], BLOCKS))
     plugin = connect(os.environ["TABLETUNE_SOCKET"])
     dice = Dice(scheduler)
     source = random.Random(2)

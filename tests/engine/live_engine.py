@@ -147,9 +147,7 @@ class Launcher:
             self._running[1].plugin.ask("table", ranges=LAUNCH_TABLE)
             return self._running[1]
         self._supervisor.ask("stop", graceSeconds=20)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         model = str(self._tiny / "target")
         config = speculation | {"num_speculative_tokens_per_batch_size": LAUNCH_TABLE}
         if "model" in config:
@@ -171,6 +169,14 @@ class Launcher:
                 return True
         except OSError:
             return False
+
+
+def free_port() -> int:
+    """One that nobody listens on at this moment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def is_refused(plugin: Channel) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from live_engine import CPU_ENVIRONMENT
 
 from tabletune.argv import ArgvError, fold_speculative_config
+from tabletune_operator.shell.script import ONE_VALUE
 
 LISTS = 3000
 PIECES = (
@@ -50,3 +51,16 @@ def test_folds_as_the_engine_does(engine_venv: Path) -> None:
     differences = [(args, engine, folded(args)) for args, engine in zip(lists, answers, strict=True) if engine != folded(args)]
     assert differences == []
     assert sum(answer != "refused" for answer in answers) > LISTS / 2
+
+
+def test_options_after_which_an_unknown_word_is_a_value_do_take_one(engine_venv: Path) -> None:
+    done = subprocess.run(
+        [engine_venv / "bin/python", Path(__file__).with_name("options_run.py"), *sorted(ONE_VALUE)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **CPU_ENVIRONMENT},
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(sorted(ONE_VALUE), True)

@@ -131,7 +131,8 @@ def test_explores_with_the_length_that_was_asked_for(engine: LiveEngine) -> None
     engine.plugin.ask("table", ranges=[[1, 16, 1]], explore=explore)
     change, replies = engine.counted(lambda: [engine.complete(prompts(1, seed=70)[0], max_tokens=100)])
     assert_counted(change, replies)
-    assert change["exploringSteps"] == change["steps"] // 8 == change["chosen"][1, 2]
+    assert change["exploringSteps"] == change["chosen"][1, 2]
+    assert change["exploringSteps"] - change["steps"] // 8 in {0, 1}  # steps before these may count towards the first one
     assert {k for _, k in change["chosen"]} == {1, 2}
     engine.plugin.ask("table", ranges=[[1, 16, 1]], explore=explore | {"ranges": [[2, 16]]})
     change, _ = engine.counted(lambda: [engine.complete(prompts(1, seed=71)[0], max_tokens=100)])

@@ -6,13 +6,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from live_engine import CPU_ENVIRONMENT
+from live_engine import CPU_ENVIRONMENT, REPOSITORY
 
 
 def test_counts_are_exact_with_two_steps_in_flight(engine_venv: Path, packages: Path, tiny_pair: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         env = {**os.environ, **CPU_ENVIRONMENT}
-        env |= {"PYTHONPATH": str(packages), "TABLETUNE_SOCKET": f"{folder}/engine.sock"}
+        paths = (packages, REPOSITORY / "benchmarks" / "plugin_cost")
+        env |= {"PYTHONPATH": os.pathsep.join(map(str, paths)), "TABLETUNE_SOCKET": f"{folder}/engine.sock"}
         script = Path(__file__).with_name("async_scheduler_run.py")
         shown = subprocess.run([engine_venv / "bin/python", script, tiny_pair], env=env, stdout=subprocess.PIPE, text=True, check=True)
     seen = json.loads(shown.stdout.splitlines()[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ DEFAULT_TIMEOUT_SECONDS = 7200
 class Options:
     """What to measure, and how. `present` is the user's speculative config as it serves now, None without speculation."""
 
-    serve_argv: tuple[str, ...]  # `vllm serve MODEL ...` without speculative flags
+    serve_argv: tuple[str, ...]  # `vllm serve MODEL ...`, or a script that takes a flag at its end, without speculative flags
     max_draft_length: int
     max_batch_size: int
     present: Mapping[str, Any] | None = None
@@ -38,6 +38,13 @@ class Options:
     run_dir: Path = Path("/tabletune/run")
     engine_url: str = "http://127.0.0.1:8000"
     fingerprint: Mapping[str, str] = field(default_factory=dict)  # empty: made from what the engine says of itself
+    engine_args: tuple[str, ...] = ()  # the engine's arguments where serve_argv does not show them; empty: it does
+    explicit_off: bool = False  # the engine's --config file speculates, so leaving the flag out would not stop it
+
+    @property
+    def shown_args(self) -> tuple[str, ...]:
+        """The arguments to read options from."""
+        return self.engine_args or self.serve_argv
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +100,16 @@ def parse_job(args: Sequence[str]) -> tuple[Options, Target]:
     parser.add_argument("--owner-json", required=True, type=_json_object, help='{"apiVersion", "kind", "name", "uid"}')
     parser.add_argument("--fingerprint-json", default={}, type=_json_object, help="fields that the profile is valid for")
     parser.add_argument("--run-dir", type=Path, default=Path("/tabletune/run"), help="folder of supervisor.sock and engine.sock")
+    parser.add_argument("--engine-args-json", default=[], type=_json_words, help="the engine's arguments, where a script starts it")
+    parser.add_argument("--explicit-off", action="store_true", help="stop speculation by --speculative-config None, not by leaving it out")
     add_measuring_options(parser)
     space = parser.parse_args(args)
     missing = [name for name in ("apiVersion", "kind", "name", "uid") if not isinstance(space.owner_json.get(name), str)]
     if missing:
         parser.error(f"--owner-json lacks {', '.join(missing)}")
     target = Target(space.namespace, space.config_map, space.job, {name: space.owner_json[name] for name in _OWNER_FIELDS})
-    return parse_measuring(parser, space, space.run_dir, {k: str(v) for k, v in space.fingerprint_json.items()}), target
+    options = parse_measuring(parser, space, space.run_dir, {k: str(v) for k, v in space.fingerprint_json.items()})
+    return replace(options, engine_args=tuple(space.engine_args_json), explicit_off=space.explicit_off), target
 
 
 def parse_measuring(
@@ -169,6 +179,16 @@ def _json_object(text: str) -> dict[str, Any]:
     value = _json_object_or_null(text)
     if value is None:
         raise argparse.ArgumentTypeError("null given where a JSON object is needed")
+    return value
+
+
+def _json_words(text: str) -> list[str]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON ({error})") from error
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise argparse.ArgumentTypeError(f"must be a JSON list of texts, found {text[:60]}")
     return value
 
 

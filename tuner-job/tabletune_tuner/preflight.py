@@ -82,7 +82,7 @@ def judge_options(options: Options) -> Judgement:
         )
     if _max_num_seqs(options) < len(launched_lengths(options)):
         return Judgement("BatchTooSmall", "An engine with --max-num-seqs 1 has one batch size: a table cannot help it. Set a fixed length.")
-    parallel = option(options.serve_argv, "--data-parallel-size", "-dp")
+    parallel = option(options.shown_args, "--data-parallel-size", "-dp")
     config = build_profiling_config(options, synthetic=False)
     found = _first_error(config, {"dataParallelSize": int(parallel) if parallel else None})
     # Other warnings would be about the newest engine; the one that starts may be another.
@@ -181,5 +181,5 @@ def _first_error(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Judgeme
 
 
 def _max_num_seqs(options: Options) -> int:
-    given = option(options.serve_argv, "--max-num-seqs")
+    given = option(options.shown_args, "--max-num-seqs")
     return int(given) if given and given.isdigit() else options.max_batch_size

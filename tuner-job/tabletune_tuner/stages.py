@@ -74,7 +74,7 @@ class Stages:
 
     @property
     def _api_key(self) -> str | None:
-        return option(self._options.serve_argv, "--api-key")
+        return option(self._options.shown_args, "--api-key")
 
     # Before the first cell
 

@@ -83,7 +83,8 @@ class Starts:
     async def _start(self, config: Mapping[str, Any] | None, kind: str) -> Hello:
         self._tracker.enter("engine", f"starting: {kind}")
         begun = time.monotonic()
-        hello = await self._engine.start(with_speculative_config(self._options.serve_argv, config))
+        options = self._options
+        hello = await self._engine.start(with_speculative_config(options.serve_argv, config, explicit_off=options.explicit_off))
         seconds = time.monotonic() - begun
         self._tracker.started(seconds)
         self._tracker.leave(f"{kind}: ready in {seconds:.0f} s")

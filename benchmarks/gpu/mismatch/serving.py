@@ -1,4 +1,4 @@
-"""A vLLM server of our own and requests to it, for the two scripts beside this file. Standard library only."""
+"""A vLLM server of our own and requests to it, for the scripts beside this file and `../controller.py`. Standard library only."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "bench"
+FLAGS = (
+    "--served-model-name",
+    MODEL,
+    "--load-format",
+    "dummy",
+    "--max-model-len",
+    "2048",
+    "--max-num-seqs",
+    "256",
+    "--no-enable-prefix-caching",
+)
 PROMPT_TOKENS = 32
 CELL_SECONDS = 20.0  # one cell gets no more, however much of it is pauses
 FIRST_TOKEN, LAST_TOKEN = 10, 30000  # ids that every vocabulary in use has, and that mean nothing special
@@ -46,32 +57,22 @@ def parser(what: str) -> argparse.ArgumentParser:
     return made
 
 
-class Server:
-    """`vllm serve` with a launch table, in a process group of its own. Every guess is rejected: one token a request and step."""
+class Process:
+    """One server command in a process group of its own, with a log."""
 
-    def __init__(self, options: argparse.Namespace, table: list[list[int]], extra_env: Mapping[str, str]) -> None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        self._log: Path = options.out / "server.log"
-        self.url = f"http://127.0.0.1:{options.port}"
-        speculation = {
-            "method": "eagle3",
-            "model": options.drafter,
-            "num_speculative_tokens": 3,
-            "num_speculative_tokens_per_batch_size": table,
-            "rejection_sample_method": "synthetic",
-            "synthetic_acceptance_rates": [0.0, 0.0, 0.0],
-        }
-        flags = ["--served-model-name", MODEL, "--load-format", "dummy", "--port", str(options.port), "--max-model-len", "2048"]
-        flags += ["--max-num-seqs", "256", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.6"]
-        self._argv = [*shlex.split(options.vllm), "serve", options.target, *flags, "--speculative-config", json.dumps(speculation)]
-        self._env = {**os.environ, **extra_env}
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.env = dict(env)
+        self._argv, self._log = list(argv), log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
         """Start and wait until it serves; seconds that took. Raises RuntimeError with the log's last words."""
         begun = time.monotonic()
+        if self._is_healthy():
+            raise RuntimeError(f"another server answers on {self.url}")
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._argv, env=self._env, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(self._argv, env=self.env, stdout=log, stderr=log, start_new_session=True)
         while time.monotonic() - begun < START_SECONDS:
             if not self.is_running():
                 raise RuntimeError(f"the server ended while it started: {self.cause()}")
@@ -115,13 +116,36 @@ class Server:
             return False
 
 
+class Server(Process):
+    """`vllm serve` with a launch table. Every guess is rejected: one token a request and step."""
+
+    def __init__(self, options: argparse.Namespace, table: list[list[int]], extra_env: Mapping[str, str]) -> None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        flags = [*FLAGS, "--port", str(options.port), "--gpu-memory-utilization", "0.6"]
+        flags += ["--speculative-config", json.dumps(synthetic(options.drafter, table, [0.0, 0.0, 0.0]))]
+        argv = [*shlex.split(options.vllm), "serve", options.target, *flags]
+        super().__init__(argv, {**os.environ, **extra_env}, options.out / "server.log", options.port)
+
+
+def synthetic(drafter: str, table: list[list[int]], rates: Sequence[float]) -> dict[str, Any]:
+    """A speculative config that keeps guesses by chance: `rates[i]`, how often the first i + 1 are all kept."""
+    return {
+        "method": "eagle3",
+        "model": drafter,
+        "num_speculative_tokens": len(rates),
+        "num_speculative_tokens_per_batch_size": table,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": list(rates),
+    }
+
+
 class Held:
     """`count` requests at the same time, each with the times at which its tokens came if they are streamed."""
 
-    def __init__(self, url: str, count: int, tokens: int, *, stream: bool) -> None:
+    def __init__(self, url: str, count: int, tokens: int, *, stream: bool, last_token: int = LAST_TOKEN) -> None:
         self.failures = 0
         self.times: list[list[float]] = [[] for _ in range(count)]
-        self._url, self._tokens, self._stream = url, tokens, stream
+        self._url, self._tokens, self._stream, self._last_token = url, tokens, stream, last_token
         self._leaving = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(times,), daemon=True) for times in self.times]
         for thread in self._threads:
@@ -144,7 +168,7 @@ class Held:
     def _run(self, times: list[float]) -> None:
         body = {
             "model": MODEL,
-            "prompt": [random.randrange(FIRST_TOKEN, LAST_TOKEN) for _ in range(PROMPT_TOKENS)],
+            "prompt": [random.randrange(FIRST_TOKEN, self._last_token) for _ in range(PROMPT_TOKENS)],
             "max_tokens": self._tokens,
             "temperature": 0,
             "ignore_eos": True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from tabletune_operator.conditions import (
@@ -31,6 +32,7 @@ from tabletune_operator.decide.profile import judge_profile
 from tabletune_operator.decide.rollout import RollingOut, judge_rollout
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.status import fleet_status, profile_status, table_status, verdict_status
+from tabletune_operator.decide.suspension import held_profiling, held_rollout, shown_reason
 from tabletune_operator.decide.target import Wanted, judge_target
 from tabletune_operator.decide.throttle import throttled
 from tabletune_operator.decide.tracking import is_followed, judge_tracking, tracked_replicas
@@ -73,7 +75,8 @@ def decide(seen: Observation) -> Plan:
         stages, kept = _not_accepted(seen, accepted)
         actions, events = _with_loan(seen, stages)
         return _plan(seen, stages, actions, _Details(kept.status, webhook=kept.webhook), events=events)
-    profiling = judge_profile(seen, wanted)
+    suspended = wanted.spec.state == "Suspended"
+    profiling = held_profiling(judge_profile(seen, wanted)) if suspended else judge_profile(seen, wanted)
     files = profiling.files
     verified = (
         judge_verdict(seen.draft.ref.name, files)
@@ -81,6 +84,8 @@ def decide(seen: Observation) -> Plan:
         else Stage(Verified.AWAITS_PROFILED, "Decided from the profile, which is not there yet. Nothing to do.")
     )
     rolling_out = _judge_rollout(seen, wanted, files)
+    if suspended:
+        rolling_out = held_rollout(rolling_out, seen.draft.status.rollout)
     fleet = judge_fleet(seen, files, tracked_replicas(seen) if is_followed(rolling_out.stage) else ())
     tracking = replace(judge_tracking(seen, rolling_out.stage, files, fleet), actions=fleet.actions)
     stages = (accepted, profiling.stage, verified, rolling_out.stage, tracking)
@@ -174,26 +179,30 @@ def _deciding(stages: tuple[Stage, ...]) -> Stage:
 
 def _conditions(seen: Observation, stages: tuple[Stage, ...]) -> tuple[Condition, ...]:
     generation, now = seen.draft.generation, seen.now
+    conditions = (*(condition_of(stage.reason, stage.message, generation, now) for stage in stages), *summarised(stages, generation, now))
+    return keep_transition_times(conditions, seen.draft.conditions)
+
+
+def summarised(stages: tuple[Stage, ...], generation: int, now: datetime) -> tuple[Condition, ...]:
+    """Ready, Reconciling and Stalled, of which always exactly one is True (docs/gitops.md)."""
 
     def summary(kind: str, holds: bool, reason: str, message: str) -> Condition:
         return Condition(kind, "True" if holds else "False", reason, clipped(message), generation, to_time(now))
 
     deciding = _deciding(stages)
-    outlooks = [stage.reason.outlook for stage in stages]
-    ready = all(outlook is Outlook.GOOD for outlook in outlooks)
+    ready = all(stage.reason.outlook is Outlook.GOOD for stage in stages)
     moving = next((s for s in stages if s.reason.outlook in {Outlook.WORKING, Outlook.WAITING}), None)
     stuck = next((s for s in stages if s.reason.outlook is Outlook.HUMAN), None)
-    conditions = (
-        *(condition_of(stage.reason, stage.message, generation, now) for stage in stages),
+    return (
         summary("Ready", ready, deciding.reason.name, deciding.message),
+        # Never beside Stalled: of the two, tools believe the one that they read first.
         summary("Reconciling", True, moving.reason.name, moving.message)
-        if moving is not None
-        else summary("Reconciling", False, SETTLED, "No work is going on. Nothing to do."),
+        if moving is not None and stuck is None
+        else summary("Reconciling", False, SETTLED, "No work is going on, or a person is needed first: see Stalled. Nothing else to do."),
         summary("Stalled", True, stuck.reason.name, stuck.message)
         if stuck is not None
         else summary("Stalled", False, NOT_STALLED, "It goes on without a person. Nothing to do."),
     )
-    return keep_transition_times(conditions, seen.draft.conditions)
 
 
 def _status(seen: Observation, stages: tuple[Stage, ...], conditions: tuple[Condition, ...], details: _Details) -> DraftTableStatus:
@@ -201,6 +210,7 @@ def _status(seen: Observation, stages: tuple[Stage, ...], conditions: tuple[Cond
     profile, fleet, deciding = profile_status(seen, details.wanted, details.profiling), fleet_status(seen, details.fleet), _deciding(stages)
     sidecars = [r.sidecar for r in tracked_replicas(seen) if r.sidecar is not None]
     live = [sidecar.in_force for sidecar in sidecars if sidecar.in_force is not None]
+    shown = shown_reason(deciding.reason, details.wanted)
     *_, rolled_out, _ = stages
     if rolled_out.reason in {RolledOut.SPECULATION_REMOVED, RolledOut.PRESENT_KEPT} and seen.workload is not None:
         honoured = sum(r.pod.current and r.pod.ready for r in seen.workload.replicas)  # nothing is there to be heard
@@ -209,7 +219,7 @@ def _status(seen: Observation, stages: tuple[Stage, ...], conditions: tuple[Cond
     return DraftTableStatus(
         observed_generation=seen.draft.generation,
         conditions=tuple(ConditionStatus.model_validate(condition.to_status()) for condition in conditions),
-        display=build_display(seen, deciding.reason, deciding.message, files=files, profile=profile, live=live, honoured=honoured),
+        display=build_display(seen, shown, deciding.message, files=files, profile=profile, live=live, honoured=honoured),
         profile=profile,
         table=table_status(files) or old.table,
         verdict=verdict_status(files) or old.verdict,

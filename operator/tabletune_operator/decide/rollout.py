@@ -15,7 +15,7 @@ from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
-from tabletune_operator.kinds import kubectl_name
+from tabletune_operator.kept import is_kept, rolled_inputs
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
 from tabletune_operator.plan import ApplyRollout, Inject, RestoreTarget, StopInjecting
 from tabletune_operator.pods import config_map_name
@@ -82,9 +82,9 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
         )
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered)
-    if ours and is_in_place(workload.body, rollout):
+    if ours and (is_in_place(workload.body, rollout) or is_kept(workload.body, rollout)):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
-        known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.digest}-")
+        known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.inputs}-")
         started = RolloutStatus(digest=_request(rollout, wanted.target), started_at=to_time(seen.now))
         return _watch(seen, workload, remembered if known else started)
     return _next_step(seen, workload, wanted.target, rollout, ours=ours)
@@ -92,7 +92,7 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
 
 def _request(rollout: Rollout, target: Target) -> str:
     """What one try is for: another table, option or pod template is another request (`kubectl rollout restart` makes one)."""
-    return f"{rollout.digest}-{template_digest(target.template)[:8]}"
+    return f"{rollout.inputs}-{template_digest(target.template)[:8]}"
 
 
 def give_back(workload: Workload, why: str) -> Stage:
@@ -130,7 +130,9 @@ def _drifted(workload: Workload, found: str) -> Stage:
     )
 
 
-def _next_step(seen: Observation, workload: Workload, target: Target, rollout: Rollout, *, ours: bool) -> RollingOut:
+def _next_step(  # noqa: PLR0911 - one for each case
+    seen: Observation, workload: Workload, target: Target, rollout: Rollout, *, ours: bool
+) -> RollingOut:
     request, remembered = _request(rollout, target), seen.draft.status.rollout
     tried = remembered is not None and remembered.digest == request
     if tried and not ours:
@@ -140,13 +142,23 @@ def _next_step(seen: Observation, workload: Workload, target: Target, rollout: R
         return RollingOut(
             Stage(
                 RolledOut.PUT_BACK,
-                f"The old setting of {workload.called} was put back after our roll-out, by another writer (GitOps, Helm) or by a roll-back "
-                "that was cut short. Left as it is. Commit ours there, or try again: kubectl rollout restart "
-                f"{kubectl_name(workload.body)}.",
+                f"The old setting of {workload.called} was put back after our roll-out, by another writer (kubectl rollout undo, GitOps, "
+                "Helm) or by a roll-back cut short. Left as it is. Commit ours there, or try again: "
+                f"{workload.kind.again(workload.body)}.",
             ),
             remembered,
         )
-    if ours and workload.rolled == rollout.digest:
+    if tried and rolled_inputs(workload.body) not in {None, rollout.inputs}:
+        # Ours was in place, and an earlier one of ours is there again: only who undid the later one does that.
+        return RollingOut(
+            Stage(
+                RolledOut.PUT_BACK,
+                f"{workload.called} has an earlier roll-out of ours again (kubectl rollout undo). Left as it is. To have the newer table: "
+                f"kubectl rollout undo again, or {workload.kind.again(workload.body)}",
+            ),
+            remembered,
+        )
+    if ours and (workload.rolled == rollout.digest or (tried and workload.rolled != "")):
         return RollingOut(
             Stage(
                 RolledOut.DRIFTED,
@@ -207,7 +219,7 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) 
 def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:
     step = f"Old setting of {workload.called} restored at {clock(seen.now)}. Not tried again until spec or target changes."
     stuck = workload.kind.stuck(workload.body, failing.pod)
-    step += f" To have it replaced: {stuck}" if stuck else f" To try now: kubectl rollout restart {kubectl_name(workload.body)}"
+    step += f" To have it replaced: {stuck}" if stuck else f" To try now: {workload.kind.again(workload.body)}"
     return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
 

@@ -13,6 +13,7 @@ from tabletune_operator.conditions import Accepted, Reason, short
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.fingerprint import build_fingerprint
+from tabletune_operator.kinds import KINDS, owner_of
 from tabletune_operator.observation import Damage, Files, Observation, Product, Replica, Rival, Workload
 from tabletune_operator.profiling import JobRequest, build_job, find_matching_selectors
 from tabletune_operator.target import Speculation, Target, TargetError, plan_speculation
@@ -29,6 +30,8 @@ _BY_FINDING = {
     "LengthAboveLongest": Accepted.DRAFT_LENGTH_TOO_LARGE,
 }
 """Findings of `tabletune validate` that have a reason of their own; the others are SpeculativeConfigRefused, with their code."""
+
+_FILE_STAYS = "The file of --config stays as it is: a flag in args wins over it. "
 
 _RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 _UNKNOWN_TO_FINGERPRINT = {"product": "gpuProduct", "image": "image", "version": "engineVersion"}
@@ -60,7 +63,7 @@ class Wanted:
         return fields if kept else (*fields, "presentSpeculativeConfig")
 
 
-def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:
+def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:  # noqa: PLR0911 - one for each case
     spec, workload = seen.draft.spec, seen.workload
     if isinstance(spec, Damage):
         return Stage(
@@ -70,7 +73,7 @@ def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:
     if workload is None:
         return Stage(
             Accepted.TARGET_NOT_FOUND,
-            f"There is no {named} in namespace {short(seen.draft.ref.namespace)}. Nothing was changed. "
+            f"There is no {named} in namespace {short(seen.draft.ref.namespace)}{_definition(spec)}. Nothing was changed. "
             "Create it, or delete this DraftTable and name another; work starts by itself once it is there.",
         ), None
     first = _holder(seen, workload)
@@ -80,11 +83,34 @@ def judge_target(seen: Observation) -> tuple[Stage, Wanted | None]:
             f"{named} belongs to DraftTable {short(first)}, which is older. Nothing was changed. "
             "Delete one of the two; the other goes on by itself.",
         ), None
+    owner = owner_of(workload.body)
+    if owner is not None:
+        return _owned(workload, *owner), None
     if isinstance(workload.original, Damage):
         return Stage(Accepted.RECORD_DAMAGED, workload.original.message), None
     if isinstance(workload.original, TargetError):
         return _refused(workload.original), None
+    hazard = workload.kind.restart_hazard(workload.body) if spec.rollout.mode != "Recommend" else None
+    if hazard is not None:
+        return Stage(Accepted.KIND_CANNOT, f"{workload.called} {hazard}"), None
+    if any(arg.startswith("--ssl-") for arg in workload.original.argv):
+        return Stage(
+            Accepted.ENGINE_TLS,
+            f"The engine of {workload.called} serves TLS (--ssl-certfile), and TableTune asks it over plain HTTP. Nothing was changed. "
+            "Serve HTTP inside the pod, and end TLS before it (KServe: enableLLMInferenceServiceTLS false).",
+        ), None
     return _judge_speculation(seen, spec, workload, workload.original)
+
+
+def _owned(workload: Workload, kind: str, name: str) -> Stage:
+    """Its owner's controller would write it back, so it is the owner that has the table, if any can."""
+    cure = f"Make a DraftTable whose spec.targetRef names {kind} {short(name)}."
+    if kind not in KINDS:
+        cure = "That kind cannot have a table yet: set one num_speculative_tokens in it, by its own fields."
+    return Stage(
+        Accepted.TARGET_OWNED,
+        f"{workload.called} belongs to {kind} {short(name)}, which would put back what is changed in it. Nothing was changed. {cure}",
+    )
 
 
 def _judge_speculation(seen: Observation, spec: DraftTableSpec, workload: Workload, target: Target) -> tuple[Stage, Wanted | None]:
@@ -137,12 +163,19 @@ def _judge_pod(seen: Observation, wanted: Wanted, findings: tuple[Finding, ...])
     product = wanted.product.name if wanted.product is not None else ""
     engine = f"vLLM {wanted.engine_version}" if wanted.engine_version else "vLLM (version not told)"
     notes = listed(sorted({f.code for f in findings}))
+    more = f"{_FILE_STAYS if target.explicit_off else ''}{f'Notes of tabletune validate: {notes}. ' if notes else ''}"
     return Stage(
         Accepted.SUPPORTED,
         f"{engine}, {wanted.speculation.method or 'a drafter'}, up to {wanted.speculation.max_draft_length} draft tokens, "
         f"on {target.replicas} {'replica' if target.replicas == 1 else 'replicas'}{f' with {product}' if product else ''}. "
-        f"A measured table can be used here. {f'Notes of tabletune validate: {notes}. ' if notes else ''}Nothing to do.",
+        f"A measured table can be used here. {more}Nothing to do.",
     ), wanted
+
+
+def _definition(spec: DraftTableSpec) -> str:
+    """Of a kind that not every cluster has, the kind itself may be what is missing."""
+    kind = spec.target_ref.kind
+    return "" if spec.target_ref.api_version == "apps/v1" else f" (is the CRD of {kind} installed?)"
 
 
 def _holder(seen: Observation, workload: Workload) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tabletune.argv import ArgvError, fold_speculative_config, has_flag, option, with_speculative_config
+from tabletune.argv import ArgvError, fold_speculative_config, has_flag, option, speculative_items, with_speculative_config
 
 EAGLE = '{"method": "eagle3", "model": "d", "num_speculative_tokens": 3}'
 EAGLE_CONFIG = {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
@@ -113,6 +113,17 @@ def test_writes_one_flag_at_the_place_of_the_first() -> None:
     assert with_speculative_config(args, {"a": 1}) == ("m", "--speculative-config", '{"a":1}', "--port=1", "--x")
     assert with_speculative_config(["m"], {"a": 1}) == ("m", "--speculative-config", '{"a":1}')
     assert with_speculative_config(args, None) == ("m", "--port=1", "--x")
+
+
+def test_says_off_where_leaving_the_flag_out_would_not_do() -> None:
+    off = with_speculative_config(["m", "-sc", EAGLE, "--port=1"], None, explicit_off=True)
+    assert off == ("m", "--speculative-config", "None", "--port=1")
+    assert fold_speculative_config(off).config is None
+    assert with_speculative_config(off, EAGLE_CONFIG, explicit_off=True) == with_speculative_config(off, EAGLE_CONFIG)
+
+
+def test_tells_which_items_a_flag_takes() -> None:
+    assert speculative_items(["m", "-sc", EAGLE, "--port=1", "--spec-tokens=3"]) == (1, 2, 4)
 
 
 def test_reads_options() -> None:

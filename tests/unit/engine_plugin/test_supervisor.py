@@ -15,6 +15,7 @@ import pytest
 
 from tabletune.channel import Channel, ChannelClosedError, ChannelError
 from tabletune_engine.install import install
+from tabletune_operator.command import read_command
 
 # A parent with a child in a session of its own; both ignore SIGTERM when asked.
 FAMILY = r"""
@@ -240,3 +241,21 @@ def test_keeps_the_last_lines_whatever_they_hold(supervisor: Channel) -> None:
     assert supervisor.ask("log", lines=0)["lines"] == []
     with pytest.raises(ChannelError, match="BadMessage"):
         supervisor.ask("log", lines=401)
+
+
+def test_starts_a_users_script_with_the_flag_that_it_is_asked_for(packages: Path, run_dir: Path, tmp_path: Path) -> None:
+    """As the operator has it started: the script with a hook, and what the tuner adds behind it."""
+    engine = tmp_path / "vllm"
+    engine.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"; echo\nexec sleep 600\n")
+    engine.chmod(0o755)
+    script = "echo first\neval \"exec vllm serve m ${MORE} --x 'a b' $@\""
+    container = {"command": ["/bin/sh", "-c", script, "--"], "args": ["--y"], "env": [{"name": "MORE", "value": "-sc '{}' --z"}]}
+    argv = list(read_command(container).run)
+    with running(packages, run_dir, PATH=f"{tmp_path}:{os.environ['PATH']}", MORE="-sc '{}' --z") as (channel, _):
+        channel.ask("start", argv=[*argv, "--speculative-config", '{"method": "n\'gram"}'])
+        eventually(lambda: len(log(channel)) == 2)
+        assert log(channel) == ["first", '<serve><m><--z><--x><a b><--y><--speculative-config><{"method": "n\'gram"}>']
+        assert channel.ask("stop", graceSeconds=10)["state"] == "stopped"
+        channel.ask("start", argv=argv)
+        eventually(lambda: len(log(channel)) == 2)
+        assert log(channel)[1] == "<serve><m><--z><--x><a b><--y>"

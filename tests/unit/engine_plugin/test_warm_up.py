@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tabletune_engine.graph_report import GraphState
-from tabletune_engine.warm_up import batch_sizes, find_hindrance, warm_up
+from tabletune_engine.warm_up import batch_sizes, find_hindrance, seconds_asked, warm_up
 
 LAUNCH = [[1, 7, 3], [8, 8, 1]]
 SAFE = GraphState((), cured=True, cures=0)
@@ -242,3 +242,21 @@ def test_nothing_is_run_in_an_engine_that_is_not_known() -> None:
 )
 def test_a_cell_that_would_stall_the_engine_is_not_run(graphs: GraphState, may: bool) -> None:
     assert (find_hindrance(make_core(), graphs) is None) is may
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        pytest.param({}, 0.0, id="nobody asks, as in the profiling Job"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "7"}, 7.0, id="a roll-out asks"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "7", "TABLETUNE_WARM_UP": "off"}, 0.0, id="its user's switch wins"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "7", "TABLETUNE_WARM_UP": "on"}, 7.0, id="on is no other word than none"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "0"}, 0.0, id="its user's 0 seconds"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "soon"}, 0.0, id="no number"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "nan"}, 0.0, id="not a number"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "inf"}, 0.0, id="for ever"),
+        pytest.param({"TABLETUNE_WARM_UP_SECONDS": "-1"}, 0.0, id="less than nothing"),
+    ],
+)
+def test_how_long_the_environment_asks_for(environment: dict[str, str], seconds: float) -> None:
+    assert seconds_asked(environment) == seconds

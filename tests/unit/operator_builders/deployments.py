@@ -39,5 +39,18 @@ def stateful(*, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, 
     return made
 
 
+def leader_worker_set(*, size: int | None = 1, leader: bool = False, policy: str = "None", **spec: Any) -> dict[str, Any]:
+    """The example's pods as groups of one, in the shape of llm-d's guide for several hosts."""
+    made = llm_d()
+    template, replicas = made["spec"]["template"], made["spec"]["replicas"]
+    groups: dict[str, Any] = {"workerTemplate": template, "restartPolicy": policy}
+    if leader:
+        groups |= {"leaderTemplate": template, "workerTemplate": {"spec": {"containers": [{"name": "other", "image": "i"}]}}}
+    if size is not None:
+        groups["size"] = size
+    made |= {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    return {**made, "spec": {"replicas": replicas, "leaderWorkerTemplate": groups, **spec}}
+
+
 def spec(**fields: Any) -> DraftTableSpec:
     return DraftTableSpec.model_validate({"targetRef": {"name": "optimized-baseline-nvidia-gpu-vllm-decode"}, **fields})

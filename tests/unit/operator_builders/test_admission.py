@@ -20,6 +20,7 @@ from tabletune_operator.admission import Answer, ReviewError, answer, build_patc
 from tabletune_operator.crd import Controller
 from tabletune_operator.injection import Injection, InjectionTable, WorkloadKey
 from tabletune_operator.observation import ObjectRef
+from tabletune_operator.pods import OwnImage
 from tabletune_operator.restore import restore
 from tabletune_operator.rollout import RolloutRequest, build_rollout
 from tabletune_operator.target import TargetError, parse_target
@@ -270,6 +271,7 @@ def test_selectors(selector: Body, selected: bool) -> None:
 def test_the_digest_is_of_the_setting_not_of_the_pod() -> None:
     given = injection()
     assert injection(image="other", speculation={}).digest == given.digest
+    assert injection(own_image=OwnImage("tabletune.local/tabletune:next", "Always")).digest == given.digest
     others = (
         injection(config=None),
         injection(controller=Controller(hysteresis=2)),

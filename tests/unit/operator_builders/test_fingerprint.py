@@ -64,7 +64,8 @@ def test_reads_what_the_guide_serves() -> None:
         (["vllm", "serve"], ["m"], "m"),
         (["vllm", "serve"], ["--port=1", "--model", "m"], "m"),
         (["python3", "-m", "vllm.entrypoints.openai.api_server"], ["--model=m"], "m"),
-        (["vllm", "serve"], ["--config", "c.yaml"], None),
+        (["vllm", "serve"], ["--port", "1"], None),
+        (["/bin/bash", "-c"], ["exec vllm serve m --port 1"], "m"),
     ],
 )
 def test_finds_the_model(command: list[str], args: list[str], model: str | None) -> None:

@@ -100,6 +100,38 @@ def test_lengths_are_run_before_a_replica_is_ready_within_its_start_deadline(pro
 
 
 @pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param([{"name": "TABLETUNE_WARM_UP_SECONDS", "value": "0"}], id="none"),
+        pytest.param([{"name": "TABLETUNE_WARM_UP_SECONDS"}], id="an empty value"),
+        pytest.param(
+            [{"name": "TABLETUNE_WARM_UP_SECONDS", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}], id="a reference"
+        ),
+    ],
+)
+def test_a_warm_up_that_its_user_set_stays_before_and_after(env: list[dict[str, Any]]) -> None:
+    deployment = with_container(env=env)
+    rolled = roll(deployment)
+    assert [e for e in engine(rolled)["env"] if e["name"] == "TABLETUNE_WARM_UP_SECONDS"] == env
+    assert all(e["name"] != "TABLETUNE_WARM_UP_SECONDS" for e in engine(rollout(deployment).apply)["env"])
+    assert is_intact(rolled)
+    assert restore(rolled) == deployment
+    assert restores_exactly(rolled)
+
+
+def test_a_warm_up_that_its_user_sets_on_a_rolled_target_is_theirs_from_then_on() -> None:
+    rolled = roll(llm_d())
+    (ours,) = (e for e in engine(rolled)["env"] if e["name"] == "TABLETUNE_WARM_UP_SECONDS")
+    ours["value"] = "0"
+    assert not is_intact(rolled)
+    theirs = restore(rolled)
+    assert variable(theirs, "TABLETUNE_WARM_UP_SECONDS") == "0"
+    again = roll(theirs)
+    assert variable(again, "TABLETUNE_WARM_UP_SECONDS") == "0"
+    assert restore(again) == theirs
+
+
+@pytest.mark.parametrize(
     ("env", "seen", "merged"),
     [
         pytest.param(None, "", "/tabletune/engine", id="none"),

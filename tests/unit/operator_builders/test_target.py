@@ -11,7 +11,7 @@ from tabletune_operator.target import TargetError, parse_target, plan_speculatio
 
 EAGLE = {"method": "eagle3", "model": "RedHatAI/Qwen3-32B-speculator.eagle3", "num_speculative_tokens": 3}
 NO_PROBES = {"startupProbe": None, "readinessProbe": None, "livenessProbe": None}
-SHELL = {"command": ["/bin/bash", "-c"], "args": ["exec vllm serve \\\n m"]}
+SHELL = {"command": ["/bin/bash", "-c"], "args": ["vllm serve a & vllm serve b"]}
 FROM_MAP = {"args": ["$(MODEL)"], "envFrom": [{"configMapRef": {"name": "c"}}]}
 
 
@@ -24,7 +24,6 @@ def test_reads_the_deployment_of_the_guide() -> None:
         4,
     )
     assert target.container == "modelserver"
-    assert target.command == ("vllm", "serve")
     assert target.speculation == EAGLE
     assert target.argv == (
         "vllm", "serve", "Qwen/Qwen3-32B", "--disable-access-log-for-endpoints=/health,/metrics,/v1/models", "--tensor-parallel-size=2",
@@ -58,6 +57,11 @@ def test_reads_the_deployment_of_the_guide() -> None:
             ("vllm", "serve", "qwen/q", "$(MODEL)"),
             id="variables, resolved as the kubelet does",
         ),
+        pytest.param(
+            {"command": ["/bin/bash", "-c"], "args": ["exec vllm serve \\\n m --port $P -sc '{}'"]},
+            ("exec", "vllm", "serve", "m", "--port", "$P"),
+            id="a script",
+        ),
     ],
 )
 def test_argv_is_what_runs_without_speculative_flags(fields: dict[str, Any], argv: tuple[str, ...]) -> None:
@@ -71,6 +75,7 @@ def test_argv_is_what_runs_without_speculative_flags(fields: dict[str, Any], arg
         pytest.param({"args": ["m"]}, 8000, id="a probe's named port"),
         pytest.param({"ports": [{"containerPort": 7000}], **NO_PROBES}, 7000, id="declared"),
         pytest.param({"ports": None, **NO_PROBES}, 8000, id="vLLM's own"),
+        pytest.param({"command": ["sh", "-c"], "args": ["vllm serve m --port $P"]}, 8000, id="only a shell knows the flag's"),
     ],
 )
 def test_finds_the_port(fields: dict[str, Any], port: int) -> None:
@@ -101,7 +106,8 @@ def prefill() -> dict[str, Any]:
         pytest.param(llm_d(), "other", "NoSuchContainer", "has modelserver", id="named one is not there"),
         pytest.param(with_container(command=["sleep", "9"], args=None), None, "NoEngine", "found modelserver", id="none runs vLLM"),
         pytest.param(with_container(command=["sleep"], args=None), "modelserver", "NoEngine", "does not run vLLM", id="nor the named one"),
-        pytest.param(with_container(**SHELL), None, "TargetShellString", "as a list", id="shell string"),
+        pytest.param(with_container(**SHELL), None, "TargetShellString", "as a list", id="two engines in one script"),
+        pytest.param(with_container(args=["m", "--config", "c.yaml"]), None, "ConfigFileNotRead", "no file of a ConfigMap", id="a file"),
         pytest.param(
             with_container(args=["m", "--speculative-config", "{"]), None, "ArgumentNotUnderstood", "is not JSON", id="broken JSON"
         ),

@@ -139,6 +139,15 @@ def with_mode(mode: str) -> Change:
     return change
 
 
+def with_state(state: str) -> Change:
+    def change(seen: Observation) -> Observation:
+        spec = seen.draft.spec
+        assert not isinstance(spec, Damage)
+        return replace(seen, draft=replace(seen.draft, spec=spec.model_copy(update={"state": state})))
+
+    return change
+
+
 def with_profile(**fields: Any) -> Change:
     def change(seen: Observation) -> Observation:
         spec = seen.draft.spec
@@ -158,6 +167,7 @@ OBJECT: dict[str, Change] = {
     "borrows": with_profile(placement="BorrowReplica"),
     "never": with_profile(policy="Never"),
     "asked again": lambda seen: replace(seen, draft=replace(seen.draft, reprofile="1")),
+    "suspended": with_state("Suspended"),
     "older rival": lambda seen: replace(seen, rivals=(Rival("first", NOW - timedelta(days=1)),)),
     "status lost": lambda seen: replace(seen, draft=replace(seen.draft, status=type(seen.draft.status)(), conditions={})),
 }
@@ -226,6 +236,8 @@ def test_every_state_has_a_decision_that_keeps_the_rules(scene: str, obj: str, t
 def check_actions(seen: Observation, plan: Plan) -> None:
     kinds = [type(action) for action in plan.actions]
     ours = seen.workload is not None and seen.workload.owner == seen.draft.ref.name
+    if not isinstance(seen.draft.spec, Damage) and seen.draft.spec.state == "Suspended":
+        assert not {EnsureJob, BorrowReplica, ApplyRollout} & set(kinds)
     if ApplyRollout in kinds:
         assert seen.job is None, "the Job's GPU must be free before new replicas need one"
         assert not seen.rivals or ours, "a target belongs to one DraftTable"
@@ -272,6 +284,7 @@ def check_status(plan: Plan) -> None:
     good = {name: c["status"] for name, c in conditions.items()}
     assert (good["Ready"], good["Reconciling"]) != ("True", "True")
     assert (good["Ready"], good["Stalled"]) != ("True", "True")
+    assert (good["Reconciling"], good["Stalled"]) != ("True", "True")
     assert "True" in {good["Ready"], good["Reconciling"], good["Stalled"]}
 
 

@@ -15,11 +15,26 @@ def container(**fields: Any) -> dict[str, Any]:
     return {"name": "second", "image": "vllm/vllm-openai:v0.33.0", "command": ["vllm", "serve"], "args": ["model"], **fields}
 
 
+def with_file(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A target that reads its options from a ConfigMap, and that."""
+    made = deployment(args=["model", "--config", "/etc/vllm/serve.yaml"], volumeMounts=[{"name": "serve", "mountPath": "/etc/vllm"}])
+    made["spec"]["template"]["spec"].setdefault("volumes", []).append({"name": "serve", "configMap": {"name": "serve"}})
+    return made, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "serve"}, "data": {"serve.yaml": text}}
+
+
 CASES = [
     pytest.param(deployment("other"), {}, "TargetNotFound", "Deployment decode", id="no such target"),
     pytest.param(
-        deployment(command=["/bin/sh", "-c"], args=["exec vllm serve model"]), {}, "TargetShellString", "modelserver", id="shell string"
+        deployment(command=["/bin/sh", "-c"], args=["vllm serve a & vllm serve b"]),
+        {},
+        "TargetShellString",
+        "in 2 places",
+        id="a script with two engines",
     ),
+    pytest.param(
+        deployment(command=["/bin/sh", "-c"], args=["vllm serve m -sc $X"]), {}, "ArgumentFromEnvironment", "not in the pod", id="unknown"
+    ),
+    pytest.param(deployment(args=["model", "--config", "/a.yaml"]), {}, "ConfigFileNotRead", "/a.yaml", id="a file of the image"),
     pytest.param(deployment(image="nginx", command=["nginx"], args=[]), {}, "NoEngine", "modelserver", id="no container runs vLLM"),
     pytest.param(
         deployment(), {"targetRef": {"name": "decode", "container": "web"}}, "NoSuchContainer", "spec.targetRef.container", id="container"
@@ -83,6 +98,26 @@ async def test_takes_prompts_that_are_text_and_wastes_no_gpu_on_others(content: 
     made.roll()
     await made.turns(2)
     assert made.condition("Accepted")[1] == reason
+    assert (("Job", "chat-profile") in made.objects) is (reason == "TargetSupported")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param(f"max-num-seqs: 8\nspeculative_config: {EAGLE}\n", "TargetSupported", id="understood"),
+        pytest.param("speculative-config.method: ngram", "ConfigFileNotUnderstood", id="dotted keys win over a flag"),
+        pytest.param(f"speculative_config: {EAGLE}\nspeculative-config: {EAGLE}\n", "ConfigFileNotUnderstood", id="two spellings"),
+        pytest.param("port: 8000\n", "NoSpeculativeConfig", id="nothing about it"),
+        pytest.param(None, "ConfigFileNotRead", id="not there"),
+    ],
+)
+async def test_reads_the_file_of_a_config_map(text: str | None, reason: str) -> None:
+    target, config_map = with_file(text or "")
+    made = World(target, draft_table(), *([config_map] if text is not None else []))
+    made.roll()
+    await made.turns(2)
+    assert made.condition("Accepted")[1] == reason
+    assert ("The file of --config stays as it is" in made.message("Accepted")) is (reason == "TargetSupported")
     assert (("Job", "chat-profile") in made.objects) is (reason == "TargetSupported")
 
 

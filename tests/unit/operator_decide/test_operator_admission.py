@@ -380,3 +380,26 @@ async def test_replicas_of_a_stateful_set_are_evicted_one_at_a_time() -> None:
     assert made.condition("RolledOut") == ("True", "Proved")
     assert made.get("StatefulSet", "decode")["spec"] == before
     assert [write for write in made.writes if "StatefulSet" in write] == []
+
+
+async def test_suspended_nothing_is_evicted_and_new_pods_get_what_they_got() -> None:
+    made = await measured(replicas=3)
+    made.get("DraftTable", "chat")["spec"] |= {"state": "Suspended", "rollout": {"mode": "Admission", "replace": "Evict"}}
+    await made.turns(4)
+    assert made.evicted == []
+    assert made.condition("RolledOut") == ("False", "Suspended")
+    made.now += timedelta(minutes=1)
+    made.replace_pod(made.pods()[0]["metadata"]["name"])
+    assert sorted(made.settings()) == [False, False, True]
+    made.get("DraftTable", "chat")["spec"]["state"] = "Active"
+    await made.turns(8)
+    assert made.settings() == [True, True, True]
+
+
+async def test_suspended_no_other_setting_is_begun() -> None:
+    made = await measured()
+    made.get("DraftTable", "chat")["spec"] |= {"state": "Suspended", "controller": {"hysteresis": 3}}
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "Suspended")
+    (given,) = made.table.by_workload.values()
+    assert given.controller.hysteresis == 0

@@ -15,6 +15,7 @@ from world_gpus import GpuWorld, full, is_lent, job_pod, replicas
 from tabletune_operator.observation import ObjectRef
 from tabletune_operator.observe import Observer
 from tabletune_operator.reconcile import Reconciler
+from tabletune_operator.telemetry import Telemetry
 from tabletune_operator.times import to_time
 
 # By the alphabet the order would be the other one.
@@ -176,7 +177,7 @@ async def test_two_that_look_at_once_start_one_job() -> None:
         made.roll(f"decode-{name}")
     async with httpx.AsyncClient(transport=httpx.MockTransport(made.answer), trust_env=False) as client:
         # Two turns side by side, as of two namespaces: the turns of one namespace would wait for each other.
-        reconciler = Reconciler(made, Observer(made, client, IMAGE, lambda: made.now))  # type: ignore[arg-type]
+        reconciler = Reconciler(made, Observer(made, client, IMAGE, lambda: made.now), Telemetry(made.now))  # type: ignore[arg-type]
         await asyncio.gather(*(reconciler._turn(ObjectRef(NAMESPACE, name)) for name in ("one", "two")))
     assert len(jobs(made)) == 1
 

@@ -68,6 +68,22 @@ async def test_deleting_gives_the_template_back_byte_for_byte_and_leaves_nothing
     assert ("DraftTable", "chat") not in made.objects
 
 
+async def test_a_shell_script_is_rolled_out_at_its_flag_and_given_back_byte_for_byte() -> None:
+    flag = """-sc '{"method":"eagle3","model":"draft","num_speculative_tokens":3}'"""
+    script = f"# serves\nexec vllm serve model \\\n  --max-num-seqs 128 \\\n  {flag}\n"
+    made = serving(target=deployment(command=["/bin/bash", "-c"], args=[script]))
+    before = json.dumps(made.get("Deployment", "decode")["spec"])
+    await made.until_rolling_out()
+    await made.turns(2)
+    (rolled,) = made.get("Deployment", "decode")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert rolled.startswith(script.partition("-sc")[0] + "--speculative-config '{")
+    assert made.condition("RolledOut") == ("True", "Proved")
+
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
+    await made.turns(3)
+    assert json.dumps(made.get("Deployment", "decode")["spec"]) == before
+
+
 async def test_deleting_does_not_hang_when_the_target_is_gone() -> None:
     made = await rolled_out()
     del made.objects["Deployment", "decode"]

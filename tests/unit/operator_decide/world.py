@@ -20,10 +20,11 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.act import act
 from tabletune_operator.cluster import ClusterError
 from tabletune_operator.decide import decide
-from tabletune_operator.kinds import KINDS
+from tabletune_operator.kinds import KINDS, LEADER_WORKER_SET, template_of
 from tabletune_operator.loan import FIELD_MANAGER
 from tabletune_operator.observation import ObjectRef, Observation
 from tabletune_operator.observe import Observer
+from tabletune_operator.overlaying import lay_over
 from tabletune_operator.plan import Plan
 from tabletune_operator.pods import OwnImage, config_map_name, job_name
 from tabletune_operator.restore import template_digest
@@ -55,7 +56,7 @@ def draft_table(name: str = "chat", *, target: str = "decode", kind: str = "Depl
             "creationTimestamp": to_time(created),
             "finalizers": ["tabletune.io/finalizer"],
         },
-        "spec": {"targetRef": {"kind": kind, "name": target}, **spec},
+        "spec": {"targetRef": {"apiVersion": KINDS[kind].api_version, "kind": kind, "name": target}, **spec},
     }
 
 
@@ -94,6 +95,37 @@ def stateful_set(name: str = "decode", *, replicas: int = 2, **spec: Any) -> Bod
     return {**made, "kind": "StatefulSet", "spec": {**made["spec"], "serviceName": name, **spec}}
 
 
+def leader_worker_set(name: str = "decode", *, replicas: int = 2, **groups: Any) -> Body:
+    """The same, as groups of one pod."""
+    made = deployment(name, replicas=replicas)
+    spec = {"replicas": replicas, "leaderWorkerTemplate": {"workerTemplate": made["spec"]["template"], "restartPolicy": "None", **groups}}
+    return {**made, "apiVersion": LEADER_WORKER_SET.api_version, "kind": "LeaderWorkerSet", "spec": spec}
+
+
+def kserve_template() -> Body:
+    """What an installation of KServe brings: a script that ends in vLLM, with a variable and arguments for the user's own flags."""
+    (engine,) = deployment(args=[])["spec"]["template"]["spec"]["containers"]
+    script = 'ARGS="--shutdown-timeout 45"\neval "exec vllm serve /mnt/models --port 8000 ${ARGS} ${VLLM_ADDITIONAL_ARGS} $@"\n'
+    proxy = {"name": "llm-d-routing-sidecar", "image": "proxy", "restartPolicy": "Always", "command": ["/app/pd-sidecar", "--port=8080"]}
+    fields = {"name": "main", "command": ["/bin/bash", "-c", script, "--"], "env": [{"name": "HOME", "value": "/home"}]}
+    kept = {key: value for key, value in engine.items() if key != "args"}
+    return {"initContainers": [proxy], "containers": [{**kept, **fields}], "volumes": [{"name": "home", "emptyDir": {}}]}
+
+
+SPECULATION = '--max-num-seqs=128 --speculative-config \'{"method":"eagle3","model":"draft","num_speculative_tokens":3}\''
+
+
+def llm_inference_service(name: str = "decode", *, version: str = "v1alpha2", **spec: Any) -> Body:
+    """KServe's resource for the same engine, whose flags stand in a variable."""
+    main = {"name": "main", "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": SPECULATION}]}
+    return {
+        "apiVersion": f"serving.kserve.io/{version}",
+        "kind": "LLMInferenceService",
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1"},
+        "spec": {"model": {"uri": "hf://m"}, "replicas": 2, "template": {"containers": [main]}, **spec},
+    }
+
+
 def node(name: str = "node1", *, product: str = PRODUCT, gpus: int = 8) -> Body:
     return {
         "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": product, "kubernetes.io/hostname": name}},
@@ -107,6 +139,7 @@ class World:
 
     def __init__(self, *objects: Body, nodes: tuple[Body, ...] | None = None) -> None:
         self.now = NOW
+        self.image = IMAGE
         self.objects: dict[tuple[str, str], Body] = {}
         self.nodes = list(nodes if nodes is not None else (node(),))
         self.versions: dict[str, str] = {}
@@ -122,7 +155,7 @@ class World:
 
     # What the operator calls (cluster.Cluster).
 
-    async def read(self, kind: str, namespace: str, name: str) -> Body | None:
+    async def read(self, kind: str, namespace: str, name: str, group_version: str = "") -> Body | None:
         assert namespace == NAMESPACE
         return copy.deepcopy(self.objects.get((kind, name)))
 
@@ -185,7 +218,7 @@ class World:
         live = self.objects[body["kind"], body["metadata"]["name"]]
         if live["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise ClusterError(409, "the object has been modified")
-        assert live["spec"]["replicas"] == body["spec"]["replicas"]
+        assert live["spec"].get("replicas") == body["spec"].get("replicas")
         self.put(copy.deepcopy(dict(body)))
         self.objects[body["kind"], body["metadata"]["name"]]["metadata"]["generation"] += 1
         self._controllers[body["kind"]](body["metadata"]["name"])
@@ -225,7 +258,12 @@ class World:
 
     @property
     def _controllers(self) -> Mapping[str, Callable[[str], None]]:
-        return {"Deployment": self.roll, "StatefulSet": self.roll_stateful_set}
+        return {
+            "Deployment": self.roll,
+            "StatefulSet": self.roll_stateful_set,
+            "LeaderWorkerSet": self.roll_leader_worker_set,
+            "LLMInferenceService": self.roll_llm_inference_service,
+        }
 
     def roll(self, name: str = "decode", *, ready: bool = True) -> None:
         """The Deployment's controller: a ReplicaSet for the template, its pods beside or (when ready) instead of the old ones."""
@@ -262,6 +300,30 @@ class World:
             if there is None or (at >= kept and there["metadata"]["labels"]["controller-revision-hash"] != revision):
                 labels = {**LABELS, "controller-revision-hash": revision}
                 self.add_pod(f"{name}-{at}", target["spec"]["template"], target["metadata"]["uid"], ready=ready, labels=labels)
+
+    def roll_leader_worker_set(self, name: str = "decode", *, ready: bool = True) -> None:
+        """The LeaderWorkerSet's controller, for groups of one: a StatefulSet of its name makes the pods. No observedGeneration."""
+        template = copy.deepcopy(dict(template_of(self.get("LeaderWorkerSet", name))))
+        hashed, revision = "leaderworkerset.sigs.k8s.io/template-revision-hash", template_digest(template)[:10]
+        template.setdefault("metadata", {}).setdefault("labels", {})[hashed] = revision
+        uid, owner = f"uid-{name}-leaders", self.get("LeaderWorkerSet", name)["metadata"]["uid"]
+        metadata = {"name": name, "uid": uid, "ownerReferences": [{"uid": owner, "kind": "LeaderWorkerSet", "name": name}]}
+        self.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"template": template}})
+        for at in range(self.get("LeaderWorkerSet", name)["spec"]["replicas"]):
+            self.add_pod(f"{name}-{at}", template, uid, ready=ready, labels={**LABELS, hashed: revision})
+
+    def roll_llm_inference_service(self, name: str = "decode", *, ready: bool = True) -> None:
+        """KServe: a Deployment from the installation's template and the resource laid over it."""
+        service = self.get("LLMInferenceService", name)
+        spec = service["spec"]
+        metadata = {"labels": {**LABELS, **spec.get("labels", {})}, "annotations": dict(spec.get("annotations", {}))}
+        template = {"metadata": metadata, "spec": lay_over(kserve_template(), spec.get("template") or {})}
+        made = deployment(f"{name}-kserve", replicas=spec.get("replicas", 1))
+        known = self.objects.get(("Deployment", f"{name}-kserve"), made)
+        owner = {"kind": "LLMInferenceService", "name": name, "uid": service["metadata"]["uid"], "controller": True}
+        made["metadata"] = {**known["metadata"], "ownerReferences": [owner], "generation": known["metadata"]["generation"] + 1}
+        self.put({**made, "spec": {**made["spec"], "template": copy.deepcopy(template)}})
+        self.roll(f"{name}-kserve", ready=ready)
 
     def remove_old_pods(self, target: str = "decode") -> None:
         for pod in self.pods(target, current=False):
@@ -343,7 +405,7 @@ class World:
 
     async def observe(self, name: str = "chat") -> Observation | None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(self.answer), trust_env=False) as http:
-            return await Observer(self, http, IMAGE, lambda: self.now).observe(ObjectRef(NAMESPACE, name))  # type: ignore[arg-type]
+            return await Observer(self, http, self.image, lambda: self.now).observe(ObjectRef(NAMESPACE, name))  # type: ignore[arg-type]
 
     async def turn(self, name: str = "chat", seconds: float = 1.0) -> Plan | None:
         """One reconcile, then time goes on. A deleted object that may go is gone, and what it owned with it."""
@@ -405,7 +467,7 @@ def serving(*more: Any, target: Body | None = None, **spec: Any) -> World:
     """A target that serves, and a DraftTable for it."""
     target = deployment() if target is None else target
     made = World(target, draft_table(kind=target["kind"], **spec), *more)
-    (made.roll if target["kind"] == "Deployment" else made.roll_stateful_set)()
+    made._controllers[target["kind"]](target["metadata"]["name"])
     return made
 
 

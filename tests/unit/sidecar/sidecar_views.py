@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_page import Family, families
 from sidecar_cases import CODE_TABLE, ENGINE, files, settings
 
 from tabletune.table import Table
@@ -69,40 +70,19 @@ def busy() -> View:
     )
 
 
-@dataclass(frozen=True)
-class Family:
-    """One metric as Prometheus reads it: the samples' names and all their labels with the values seen."""
-
-    name: str
-    kind: str
-    help: str
-    samples: dict[str, list[dict[str, str]]]
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Without the bucket bound of a histogram, which every histogram has."""
-        return tuple(sorted({label for each in self.samples.values() for found in each for label in found} - {"le"}))
-
-
 def page(view: View) -> tuple[Family, ...]:
     """What `/metrics` says of a view, read by Prometheus' own parser."""
     registry = CollectorRegistry()
     registry.register(ViewCollector(lambda: view))
-    found = []
-    for family in text_string_to_metric_families(generate_latest(registry).decode()):
-        samples: dict[str, list[dict[str, str]]] = {}
-        for sample in family.samples:
-            samples.setdefault(sample.name, []).append(sample.labels)
-        found.append(Family(family.name, family.type, family.documentation, samples))
-    return tuple(found)
+    return families(generate_latest(registry).decode())
 
 
 def values(view: View) -> dict[str, float]:
     """Each sample by its name and labels: `name,label=value`."""
     registry = CollectorRegistry()
     registry.register(ViewCollector(lambda: view))
-    families = text_string_to_metric_families(generate_latest(registry).decode())
-    return {s.name + "".join(f",{k}={v}" for k, v in sorted(s.labels.items())): s.value for family in families for s in family.samples}
+    found = text_string_to_metric_families(generate_latest(registry).decode())
+    return {s.name + "".join(f",{k}={v}" for k, v in sorted(s.labels.items())): s.value for family in found for s in family.samples}
 
 
 def problems_shown(view: View) -> list[str]:

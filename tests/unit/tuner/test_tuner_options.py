@@ -58,6 +58,17 @@ def test_takes_the_present_config_out_of_the_engines_command() -> None:
     assert (options.present, options.serve_argv) == (NGRAM, tuple(SERVE[1:]))
 
 
+def test_a_script_shows_no_options_so_they_are_given_beside_it() -> None:
+    words = ["vllm", "serve", "m", "--api-key", "k"]
+    script = ["--engine-args-json", json.dumps(words), "--explicit-off", "--max-batch-size", "8", "--max-draft-length", "3"]
+    options, _ = parse_job([*JOB, *script, "--", "/bin/bash", "-c", "exec vllm serve m --api-key k", "bash"])
+    assert options.shown_args == tuple(words)
+    assert options.explicit_off
+    assert options.serve_argv[0] == "/bin/bash"
+    plain, _ = parse_job([*JOB, "--max-draft-length", "3", *SERVE])
+    assert (plain.shown_args, plain.explicit_off) == (plain.serve_argv, False)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -68,6 +79,7 @@ def test_takes_the_present_config_out_of_the_engines_command() -> None:
         pytest.param([*JOB, "--max-draft-length", "3", *["--context-tokens", "64"] * 3, *SERVE], "given 3 times; 2 are", id="contexts"),
         pytest.param([*JOB, "--context-tokens", "0", *SERVE], "'0' is not an integer from 16", id="a context of nothing"),
         pytest.param([*JOB, "--present-json", "[1]", *SERVE], "must be a JSON object", id="present is a list"),
+        pytest.param([*JOB, "--engine-args-json", "[1]", *SERVE], "must be a JSON list of texts", id="words are numbers"),
         pytest.param([*JOB[:-1], '{"kind": "DraftTable"}', *SERVE], "--owner-json lacks apiVersion, name, uid", id="owner incomplete"),
         pytest.param([*JOB, *SERVE, "--speculative-config", "{"], "is not JSON", id="command with a broken config"),
     ],

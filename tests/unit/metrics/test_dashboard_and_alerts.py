@@ -1,4 +1,4 @@
-"""The chart's dashboard and alerts ask for metrics and labels that exist: against a page of the real collector, with a real parser."""
+"""The chart's dashboard and alerts ask for metrics and labels that exist: against pages of the real collectors, with a real parser."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import operator_page
 import promql_parser as promql
 import pytest
 import yaml
@@ -38,7 +39,7 @@ OTHERS = {
 VARIABLES = {"$__rate_interval": "5m", "${datasource}": "prometheus"}
 
 # With every problem, so that each label value that an alert may name is there.
-PAGE = page(replace(busy(), problems=tuple(Problem(code, "-") for code in CODES)))
+PAGE = (*page(replace(busy(), problems=tuple(Problem(code, "-") for code in CODES))), *operator_page.page(operator_page.busy()))
 SAMPLES = {name: labels for family in PAGE for name, labels in family.samples.items()}
 
 
