@@ -86,7 +86,7 @@ def existing_cluster() -> Iterator[Api]:
 def own_api_server(folder: Path) -> Iterator[Api]:
     """Started here, and ended when the tests are done."""
     binaries = cluster_binaries()
-    etcd, peer, port = (f"127.0.0.1:{_free_port()}" for _ in range(3))
+    etcd, peer, port = (f"127.0.0.1:{free_port()}" for _ in range(3))
     key = folder / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     tokens = folder / "tokens.csv"
@@ -157,7 +157,8 @@ def _is_ready(http: httpx.Client) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Also for the operator's own: kopf takes port 0 for 80, where two operators on one machine would meet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

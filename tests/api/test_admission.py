@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ROOT, Api, RefusedError, cluster_binaries
+from api_server import ROOT, Api, RefusedError, cluster_binaries, free_port
 from chart_rights import chart_rights, namespaces
 from kubernetes.aio import client
 from test_workloads import CONFIG, IMAGE, example, roll
@@ -79,13 +79,6 @@ def rendered(kind: str) -> Body:
     bodies = yaml.safe_load_all(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     (found,) = (body for body in bodies if body and body["kind"] == kind)
     return dict(found)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -367,7 +360,14 @@ def test_the_operators_process_serves_it_and_ends_with_it(api: Api, namespace: s
     }
     kubeconfig.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "tabletune_operator.main", "--image", IMAGE.name, "--liveness", f"http://{HOST}:{free_port()}/healthz"]
-    flags = ["--namespace", namespace, f"--admission={CONFIGURATION}", f"--admission-namespace={RELEASE}", f"--admission-port={port}"]
+    flags = [
+        "--metrics-port=0",
+        "--namespace",
+        namespace,
+        f"--admission={CONFIGURATION}",
+        f"--admission-namespace={RELEASE}",
+        f"--admission-port={port}",
+    ]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *flags], stdout=out, stderr=out, env=environment)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from api_server import Api, RefusedError
+from api_server import Api, RefusedError, free_port
 from chart_rights import chart_rights, namespaces
 from test_workloads import example
 
@@ -67,7 +67,7 @@ def operator(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     api: Api = request.getfixturevalue("api")
     log = tmp_path / "operator.log"
     command = [sys.executable, "-m", "tabletune_operator.main", "--image", "tabletune.local/tabletune:dev", *flags]
-    command += ["--liveness", "http://127.0.0.1:0/healthz", "--metrics-port", "0"]
+    command += ["--liveness", f"http://127.0.0.1:{free_port()}/healthz", "--metrics-port", "0"]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
     with chart_rights(api, RELEASE, *values):
         with log.open("wb") as out:
