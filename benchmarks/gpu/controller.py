@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = Bench(options, measured, folder, folder / "plugin", begun + options.seconds - STOP_SECONDS, result)
     bench.note(conditions=conditions(bench))
     try:
-        bench.start(set().union(*(ENGINES[name] for name in options.parts)))
+        bench.start({MAIN} if options.one_engine else set().union(*(ENGINES[name] for name in options.parts)))
         run_parts(bench, PARTS, options.parts)
     except BaseException as error:
         bench.note(stopped=f"{type(error).__name__}: {error}")
@@ -78,6 +78,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--vllm", default="vllm", help='command that takes "serve", with its words')
     parser.add_argument("--port", type=int, default=8021, help="of the first engine; the others have the next ones")
     parser.add_argument("--seconds", type=float, default=570.0, help="hard limit of the whole run (%(default)s)")
+    parser.add_argument("--one-engine", action="store_true", help="start one engine; the parts do without what needs more")
     parser.add_argument("--cpu", action="store_true", help="rehearse with a small model and a draft model on a CPU")
     parser.add_argument("--max-num-seqs", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--rates", type=_rates, default=(0.7, 0.5, 0.3), help="acceptance that was profiled (%(default)s)")

@@ -158,7 +158,6 @@ def _is_ready(http: httpx.Client) -> bool:
 
 
 def free_port() -> int:
-    """Also for the operator's own: kopf takes port 0 for 80, where two operators on one machine would meet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -67,6 +67,7 @@ def operator(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -
     api: Api = request.getfixturevalue("api")
     log = tmp_path / "operator.log"
     command = [sys.executable, "-m", "tabletune_operator.main", "--image", "tabletune.local/tabletune:dev", *flags]
+    # With port 0 kopf takes port 80, which may be in use.
     command += ["--liveness", f"http://127.0.0.1:{free_port()}/healthz", "--metrics-port", "0"]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POD_ID": "test"}
     with chart_rights(api, RELEASE, *values):

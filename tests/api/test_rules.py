@@ -24,7 +24,29 @@ def table(spec: dict[str, Any] | None = None, name: str = "chat") -> dict[str, A
     }
 
 
+def targeting(kind: str, api_version: str) -> dict[str, Any]:
+    return table({"targetRef": {**TARGET, "kind": kind, "apiVersion": api_version}})
+
+
 CASES = [
+    pytest.param(
+        targeting("StatefulSet", "apps/v1"),
+        targeting("DisaggregatedSet", "disaggregatedset.x-k8s.io/v1"),
+        "DisaggregatedSet is refused: it replaces prefill and decode together",
+        id="no DisaggregatedSet",
+    ),
+    pytest.param(
+        targeting("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1"),
+        targeting("LeaderWorkerSet", "apps/v1"),
+        "kind LeaderWorkerSet and apiVersion leaderworkerset.x-k8s.io/v1 go together",
+        id="kind and version of a LeaderWorkerSet",
+    ),
+    pytest.param(
+        targeting("LLMInferenceService", "serving.kserve.io/v1alpha1"),
+        targeting("Deployment", "serving.kserve.io/v1alpha2"),
+        "kind LLMInferenceService and apiVersion serving.kserve.io/v1alpha1 or v1alpha2 go together",
+        id="kind and version of an LLMInferenceService",
+    ),
     pytest.param(table(name="a" * 63), table(name="a" * 64), "metadata.name has more than 63 characters", id="name fits a label"),
     pytest.param(
         table({"nodePool": {"nodeSelector": {"a": "b"}}}), table({"nodePool": {}}), "spec.nodePool is empty", id="node pool says something"

@@ -100,6 +100,18 @@ COMPANIONS: dict[tuple[Path, str], dict[Path, Any]] = {
 }
 """What must change with a value so that no cross-field rule refuses it."""
 
+KIND, VERSION = ("spec", "targetRef", "kind"), ("spec", "targetRef", "apiVersion")
+VALUE_COMPANIONS: dict[tuple[Path, str], dict[Path, Any]] = {
+    (KIND, "LeaderWorkerSet"): {VERSION: "leaderworkerset.x-k8s.io/v1"},
+    (KIND, "LLMInferenceService"): {VERSION: "serving.kserve.io/v1alpha2"},
+    (VERSION, "leaderworkerset.x-k8s.io/v1"): {KIND: "LeaderWorkerSet"},
+    (VERSION, "serving.kserve.io/v1alpha1"): {KIND: "LLMInferenceService"},
+    (VERSION, "serving.kserve.io/v1alpha2"): {KIND: "LLMInferenceService"},
+}
+"""The same, for one value of an enum."""
+REFUSED_WITH_A_REASON = {(KIND, "DisaggregatedSet"), (VERSION, "disaggregatedset.x-k8s.io/v1")}
+"""Values that are known so that a rule can say why they are refused (test_rules.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Twin:
@@ -183,8 +195,9 @@ def twins(node: dict[str, Any], path: Path) -> Iterator[Twin]:
         if constraint == "required":
             yield from (Twin((*path, field), "required", None, changed((*path, field), DROP)) for field in limit)
         elif constraint == "enum":
-            for value in limit:
-                yield Twin(path, "enum", changed(path, value, COMPANIONS.get((path, "enum"))), changed(path, "Nonsense"))
+            for value in (value for value in limit if (path, value) not in REFUSED_WITH_A_REASON):
+                more = VALUE_COMPANIONS.get((path, value), COMPANIONS.get((path, "enum")))
+                yield Twin(path, "enum", changed(path, value, more), changed(path, "Nonsense"))
         elif constraint == "x-kubernetes-list-map-keys":
             yield Twin(path, constraint, None, changed(path, value_at(path) * 2))
         else:

@@ -50,7 +50,7 @@ def restarts(place: Place) -> list[int]:
     ]
 
 
-def test_whole_way_and_back(place: Place) -> None:
+def test_a_stateful_set_whole_way_and_back(place: Place) -> None:
     with place.watched_endpoints() as served:
         place.create(service())
         place.create(stateful(replicas=2))

@@ -44,6 +44,8 @@ def cost(bench: Bench) -> None:
             _compare(bench, found, "one engine", read=main, files=files, choose=lambda on: _hold(main, on))
         finally:
             main.tell("hold_plugin", "on")
+    if BARE not in bench.engines:
+        return
     second, bare = bench.engines[SECOND], bench.engines[BARE]
     _compare(bench, found, "two engines", read=second, files=files, choose=lambda on: second if on else bare)
 
@@ -56,7 +58,8 @@ def _compare(bench: Bench, found: dict[str, Any], what: str, *, read: Engine, fi
         for B in loads:
             key = f"{what}, B={B}"
             if key not in found:
-                ends = time.monotonic() + bench.left / (2 * len(loads) - len(found))
+                comparisons = (2 if BARE in bench.engines else 1) * len(loads)
+                ends = time.monotonic() + bench.left / max(1, comparisons - len(found))
                 found[key] = _pairs(bench, key, B, choose, ends)
                 bench.note()
 

@@ -32,6 +32,9 @@ def fleet(bench: Bench) -> None:
     o, part = bench.options, bench.part("fleet")
     if "with" in part:
         return
+    if SECOND not in bench.engines:
+        part["left out"] = "needs a second engine"
+        return
     bench.need(2 * o.replica_seconds + 2 * o.newcomer_seconds + OVERHEAD_SECONDS, "two replicas and two starts of a third")
     files = bench.measured.write(bench.run_dir / "fleet", bench.measured.best)
     engines = [bench.engines[MAIN], bench.engines[SECOND]]
