@@ -236,6 +236,23 @@ class Profile(Model):
     pod_template: PodTemplate | None = None
 
 
+class Guard(Model):
+    """What a roll-out may cost, and what becomes of one that disappoints."""
+
+    free_gpus: Literal["Require", "Ignore"] = Field(
+        default="Require",
+        alias="freeGPUs",
+        description="Require: a roll-out that starts new replicas before old ones end waits until their GPUs are free. Ignore: it starts "
+        "all the same, as where nodes are added for pods that wait; a replica without a GPU at its start deadline brings the old setting "
+        "back. A target whose strategy has maxSurge 0 needs no free GPU.",
+    )
+    after_rollout: Literal["RollBack", "Report"] = Field(
+        default="RollBack",
+        description="When new replicas crash, or do beyond doubt worse than the setting before. RollBack: it is given back, once. Report: "
+        "a condition says so and nothing is changed.",
+    )
+
+
 class Rollout(Model):
     """What happens with the result."""
 
@@ -260,6 +277,17 @@ class Rollout(Model):
         "rollout restart. Evict: the operator evicts them one at a time while all others are ready, as PodDisruptionBudgets allow; never "
         "the last one.",
     )
+    approval: Literal["Auto", "Manual"] = Field(
+        default="Auto",
+        description="Manual: replicas are restarted for a table only when the annotation tabletune.io/approve of this DraftTable is "
+        "status.table.digest. A later table that needs no restart needs no approval.",
+    )
+    ownership: Literal["Respect", "Override"] = Field(
+        default="Respect",
+        description="Respect: nothing is written to a target that Argo CD, Flux or another controller keeps as it is elsewhere. Override: "
+        "it is, for that owner was told to leave our fields (Argo CD: ignoreDifferences and RespectIgnoreDifferences).",
+    )
+    guard: Guard = Guard()
 
 
 class Controller(Model):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from tabletune.speculative_config import TABLE_FIELD
+from tabletune.table import Table
 from tabletune_operator.crd import Controller
 from tabletune_operator.observation import ObjectRef
 from tabletune_operator.pods import OwnImage
@@ -50,16 +52,28 @@ class Injection:
     def digest(self) -> str:
         """On every pod that got it, so that replicas show which setting they run; whatever the pod's own template says.
 
-        Our own image is not in it: an operator of another version replaces no replica, and only new ones get its image.
+        Our own image is not in it: an operator of another version replaces no replica, and only new ones get its image. Nor are the
+        edges of the table: another one of the same lengths reaches running replicas without a restart.
         """
         told = {
             "draftTable": self.draft_table.name,
             "container": self.container,
-            "config": self.config,
+            "config": _launched(self.config),
             "controller": self.controller.model_dump(mode="json"),
             "pythonPath": self.python_path,
         }
         return hashlib.sha256(canonical(told).encode()).hexdigest()[:12]
+
+
+def _launched(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What only a restart changes: the lengths of the table stand for it."""
+    if config is None or TABLE_FIELD not in config:
+        return config
+    try:
+        lengths = sorted(set(Table.parse(config[TABLE_FIELD]).lengths))
+    except ValueError:
+        return config
+    return {**config, TABLE_FIELD: lengths}
 
 
 def _nobody(_: Injection | ObjectRef) -> None:

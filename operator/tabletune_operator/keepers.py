@@ -13,7 +13,7 @@ Body = Mapping[str, Any]
 def find_keepers(workload: Body, scalers: Iterable[Body], budgets: Iterable[Body]) -> tuple[str, ...]:
     """For messages: what each of them would do. `scalers` are HorizontalPodAutoscalers and KEDA's ScaledObjects of the namespace."""
     labels = (template_of(workload).get("metadata") or {}).get("labels") or {}
-    found = [f"{s['kind']} {s['metadata']['name']} sets its replicas" for s in scalers if _scales(s, workload)]
+    found = [f"{s['kind']} {s['metadata']['name']} sets its replicas" for s in scalers if scales(s, workload)]
     found += [
         f"PodDisruptionBudget {b['metadata']['name']} allows no replica to stop"
         for b in budgets
@@ -22,7 +22,8 @@ def find_keepers(workload: Body, scalers: Iterable[Body], budgets: Iterable[Body
     return tuple(sorted(found))
 
 
-def _scales(scaler: Body, workload: Body) -> bool:
+def scales(scaler: Body, workload: Body) -> bool:
+    """Is this workload what it scales?"""
     target = (scaler.get("spec") or {}).get("scaleTargetRef") or {}
     named = (target.get("kind", DEPLOYMENT.name), target.get("name"))  # KEDA's default kind
     return named == (workload["kind"], workload["metadata"]["name"])

@@ -38,16 +38,25 @@ def gpu_pool(nodes: Iterable[Body], pods: Iterable[Body], product: Product, reso
 
     `target_nodes` are the names of those with replicas of the target.
     """
-    totals = {node["metadata"]["name"]: _quantity((node.get("status") or {}).get("allocatable") or {}, resource) for node in nodes}
-    if not totals:
+    every = tuple(nodes)
+    if not every:
         return None
-    used = dict.fromkeys(totals, 0)
+    total, free = sum(_gpus(node, resource) for node in every), free_by_node(every, pods, resource)
+    return GpuPool(product=product, nodes=len(free), total=total, free=sum(free.values()), holds_target=target_nodes <= free.keys())
+
+
+def free_by_node(nodes: Iterable[Body], pods: Iterable[Body], resource: str | None) -> dict[str, int]:
+    """GPUs of each node that no pod requests."""
+    free = {node["metadata"]["name"]: _gpus(node, resource) for node in nodes}
     for pod in pods:
         node = pod["spec"].get("nodeName")
-        if node in used and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
-            used[node] += gpu_request(pod["spec"], resource)
-    free = sum(max(0, total - used[name]) for name, total in totals.items())
-    return GpuPool(product=product, nodes=len(totals), total=sum(totals.values()), free=free, holds_target=target_nodes <= totals.keys())
+        if node in free and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+            free[node] -= gpu_request(pod["spec"], resource)
+    return {name: max(0, count) for name, count in free.items()}
+
+
+def _gpus(node: Body, resource: str | None) -> int:
+    return _quantity((node.get("status") or {}).get("allocatable") or {}, resource)
 
 
 def gpu_request(pod_spec: Body, resource: str | None) -> int:

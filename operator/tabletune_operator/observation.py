@@ -20,6 +20,7 @@ from tabletune_operator.conditions import Condition
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.kinds import Kind, called, kind_of
 from tabletune_operator.loan import Loan
+from tabletune_operator.owners import Owner, Writer
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.progress import Progress
 from tabletune_operator.status import DraftTableStatus
@@ -51,6 +52,7 @@ class Draft:
     has_finalizer: bool
     spec: DraftTableSpec | Damage
     reprofile: str | None  # value of the annotation that asks for a new measurement
+    approve: str | None  # value of the annotation that approves a table for its roll-out
     status: DraftTableStatus  # as last written by us; fields that cannot be read are absent
     conditions: Mapping[str, Condition]
 
@@ -93,6 +95,8 @@ class SidecarState:
     files: str | None  # digest of the files that it works from
     batch_size: int | None
     draft_length: int | None
+    slowdown: float | None  # live decode steps over the profile's, common to all lengths; None: not known yet
+    prompt_tokens: float | None  # mean of live requests; None: not known yet
     tracks: bool  # its table follows its traffic now; else it keeps the last one
     problems: tuple[str, ...]  # code and message, those that stop the tracking first
 
@@ -115,6 +119,7 @@ class Pod:
     unschedulable: str | None  # the scheduler's message
     image_error: str | None  # container, reason and message
     crash: str | None  # container, exit code and count, once the kubelet backs off
+    out_of_memory: str | None  # container and its limit, when the kernel ended it for memory
     restarts: int
     has_sidecar: bool
     digest: str | None = None  # of the roll-out that it was made with
@@ -129,6 +134,26 @@ class Replica:
     engine_version: str | None
     sidecar: SidecarState | None
     silence: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A PodDisruptionBudget that covers the target's pods, and how many of them may stop now."""
+
+    name: str
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What goes on around the target (surroundings.py)."""
+
+    scaling: str | None = None  # the scale or roll-out that is under way, as a clause
+    budgets: tuple[Budget, ...] = ()
+    room: int | None = None  # pods of the target that fit on GPUs free now; None: not known, or no GPU
+
+
+NOTHING_AROUND = Surroundings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +172,12 @@ class Workload:
     loan: Loan | Damage | None  # one of its replicas is lent to a profiling Job
     keepers: tuple[str, ...]  # what keeps its replicas, as sentences; looked for only where one may be borrowed
     foreign: str | None  # what somebody else wrote in place of our speculative config
+    put_back: bool  # and it is what was there before us
+    managed_by: Owner | None  # the tool that keeps it as it is written elsewhere
+    writer: Writer | None  # who else wrote the engine's arguments last
     revised: bool
     replicas: tuple[Replica, ...]
+    launched: Mapping[str, Any] | None  # speculative config that we rolled out; None: not rolled out, or speculation off
 
     @property
     def kind(self) -> Kind:
@@ -193,6 +222,9 @@ class Queue:
 
     running: ObjectRef | None
     waiting: tuple[Waiting, ...]
+
+
+NO_QUEUE = Queue(None, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,4 +298,6 @@ class Observation:
     queue: Queue
     files: Files | Damage | None
     donors: tuple[Donor, ...]
+    around: Surroundings = NOTHING_AROUND
+    rollouts: Queue = NO_QUEUE  # the other DraftTables of the namespace: who rolls out now, and who waits to
     webhook: Webhook | None = None  # None: the operator runs without one

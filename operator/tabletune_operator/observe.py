@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.conditions import clipped, parse_conditions
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
-from tabletune_operator.drift import as_applied, foreign_speculation
+from tabletune_operator.drift import as_applied, foreign_speculation, is_put_back, launched_speculation, written_arguments
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
@@ -23,6 +23,7 @@ from tabletune_operator.kinds import DEPLOYMENT, KINDS, called, kind_of
 from tabletune_operator.loan import Loan, LoanError, read_loan
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
 from tabletune_operator.observation import (
+    NOTHING_AROUND,
     Damage,
     Donor,
     Draft,
@@ -35,18 +36,22 @@ from tabletune_operator.observation import (
     Product,
     Replica,
     Rival,
+    Surroundings,
     Webhook,
     Workload,
 )
+from tabletune_operator.owners import ARGUMENTS, find_owner, find_writer
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
 from tabletune_operator.podstate import parse_pod
 from tabletune_operator.pool_queue import read_queue
 from tabletune_operator.profiling import FINGERPRINT_ANNOTATION
 from tabletune_operator.progress import PROGRESS_ANNOTATION, Progress, ProgressError, parse_progress
 from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, RecordError, restore, rolled_digest
-from tabletune_operator.rollout import SIDECAR_CONTAINER
+from tabletune_operator.rollout import APPROVE_ANNOTATION, SIDECAR_CONTAINER
+from tabletune_operator.rollout_queue import read_rollouts
 from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
 from tabletune_operator.status import DraftTableStatus
+from tabletune_operator.surroundings import find_budgets, find_room, find_scaling
 from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
@@ -66,6 +71,35 @@ class _Nodes:
 
 def no_webhook(_: ObjectRef) -> None:
     """The operator runs without an admission webhook."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What keeps or moves the replicas of a namespace's workloads."""
+
+    autoscalers: tuple[Body, ...]
+    scaled: tuple[Body, ...]
+    budgets: tuple[Body, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """What became of the arguments that we wrote."""
+
+    foreign: str | None = None
+    put_back: bool = False
+    launched: Body | None = None
+    arguments: Sequence[str] = ARGUMENTS
+
+
+def _read_drift(running: Body, *, told: bool) -> _Drift:
+    """`told`: what runs tells of who wrote it. Raises RecordError."""
+    launched, arguments = launched_speculation(running), written_arguments(running)
+    return (
+        _Drift(foreign_speculation(running), is_put_back(running), launched, arguments)
+        if told
+        else _Drift(None, False, launched, arguments)
+    )
 
 
 class Observer:
@@ -108,8 +142,9 @@ class Observer:
             return None
         draft, now = parse_draft(own), self._clock()
         body, between = await self._read_target(own)
-        workload = await self._workload(body, between, pods, draft) if body is not None else None
-        pool, products = await self._pool(draft, workload, pods)
+        around = await self._around(draft)
+        workload = await self._workload(body, between, pods, draft, around) if body is not None else None
+        pool, products, room = await self._pool(draft, workload, pods)
         job = next((_parse_job(j, pods, _engine_of(workload)) for j in jobs if j["metadata"]["name"] == job_name(ref.name)), None)
         own_map = next((m for m in config_maps if m["metadata"]["name"] == config_map_name(ref.name)), None)
         return Observation(
@@ -127,6 +162,8 @@ class Observer:
             queue=read_queue(every_table, every_job, ref, pool, now),
             files=_files(own_map),
             donors=tuple(_donors(config_maps, ref)),
+            around=_surroundings(workload, around, room),
+            rollouts=read_rollouts(tables, ref, now),
             webhook=self._webhook(ref),
         )
 
@@ -141,9 +178,9 @@ class Observer:
         body, between = await asyncio.gather(self._cluster.read(kind, namespace, name, version), lists)
         return body, tuple(each for found in between for each in found)
 
-    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft) -> Workload:
+    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft, around: _Around) -> Workload:
         running, revised = kind_of(body).running(body, between), kind_of(body).is_seen(body, between)
-        original, foreign = await self._original(body, running, draft, revised=revised)
+        original, drift = await self._original(body, running, draft, revised=revised)
         annotations = body["metadata"].get("annotations") or {}
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
@@ -155,47 +192,54 @@ class Observer:
             owner=annotations.get(OWNER_ANNOTATION),
             rolled=(rolled_digest(body) or "") if RECORD_ANNOTATION in annotations else None,
             loan=_loan(body),
-            keepers=await self._keepers(body, draft),
-            foreign=foreign,
+            keepers=_keepers(body, draft, around),
+            foreign=drift.foreign,
+            put_back=drift.put_back,
+            launched=drift.launched,
+            managed_by=find_owner(body),
+            writer=find_writer(body, engine, drift.arguments),
             revised=revised,
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
         )
 
     async def _original(
         self, body: Body, running: Body | None, draft: Draft, *, revised: bool
-    ) -> tuple[Target | TargetError | Damage, str | None]:
+    ) -> tuple[Target | TargetError | Damage, _Drift]:
         """The target as its user wrote it, and what somebody else wrote in place of our speculative config."""
         if running is None:
             told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
-            return TargetError("WaitingForTarget", told), None
+            return TargetError("WaitingForTarget", told), _Drift()
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
-        foreign: str | None = None
+        drift = _Drift()
         try:
             # What runs may lag behind what is written, and then tells nothing of who wrote it.
-            foreign = foreign_speculation(running) if revised or not kind_of(body).written_whole else None
+            drift = _read_drift(running, told=revised or not kind_of(body).written_whole)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
-            wanted = restore(as_applied(running) if foreign is not None else running)
+            wanted = restore(as_applied(running) if drift.foreign is not None and not drift.put_back else running)
             target = parse_target(wanted, container, await self._config_maps(draft.ref.namespace, config_map_of(wanted, container)))
-            return (replace(target, base=restore(body)) if target.kind.written_whole else target), foreign
+            return (replace(target, base=restore(body)) if target.kind.written_whole else target), drift
         except TargetError as error:
-            return error, foreign
+            return error, drift
         except RecordError as error:
-            return Damage(str(error)), foreign
+            return Damage(str(error)), drift
 
     async def _config_maps(self, namespace: str, name: str | None) -> dict[str, Mapping[str, str]]:
         found = await self._cluster.read("ConfigMap", namespace, name) if name is not None else None
         return {} if found is None or name is None else {name: found.get("data") or {}}
 
-    async def _keepers(self, body: Body, draft: Draft) -> tuple[str, ...]:
-        if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":
-            return ()
+    async def _around(self, draft: Draft) -> _Around:
+        """Only where a roll-out or a loan may need it: a namespace can hold many of these."""
+        spec = draft.spec
+        if isinstance(spec, Damage) or (spec.profile.placement != "BorrowReplica" and spec.rollout.mode == "Recommend"):
+            return _Around((), (), ())
         namespace = draft.ref.namespace
-        autoscalers, scaled, budgets = await asyncio.gather(
-            self._cluster.list("HorizontalPodAutoscaler", namespace),
-            self._cluster.list_scaled_objects(namespace),
-            self._cluster.list("PodDisruptionBudget", namespace),
+        return _Around(
+            *await asyncio.gather(
+                self._cluster.list("HorizontalPodAutoscaler", namespace),
+                self._cluster.list_scaled_objects(namespace),
+                self._cluster.list("PodDisruptionBudget", namespace),
+            )
         )
-        return find_keepers(body, (*autoscalers, *scaled), budgets)
 
     async def _replica(self, pod: Pod, ip: str | None, port: int | None) -> Replica:
         """Ready pods are asked for the engine's version; pods with our sidecar for its state, as soon as they have an address."""
@@ -209,25 +253,33 @@ class Observer:
             return Replica(pod, version, None, sidecar.why)
         return Replica(pod, version, sidecar, None if sidecar else "has no sidecar")
 
-    async def _pool(self, draft: Draft, workload: Workload | None, pods: Iterable[Body]) -> tuple[GpuPool | None, tuple[Product, ...]]:
+    async def _pool(
+        self, draft: Draft, workload: Workload | None, pods: Iterable[Body]
+    ) -> tuple[GpuPool | None, tuple[Product, ...], int | None]:
+        """Where the Job may run; which GPUs that and the target have; and how many more pods of the target find their GPUs now."""
         if isinstance(draft.spec, Damage) or workload is None or not isinstance(workload.original, Target):
-            return None, ()
+            return None, (), None
         target = workload.original
         seen = await self._read_nodes()
         used_by = seen.pods if seen.pods is not None else tuple(pods)
         chosen = draft.spec.node_pool.node_selector if draft.spec.node_pool is not None else None
-        fits = matching_nodes(seen.nodes, chosen or target.template["spec"].get("nodeSelector") or {})
+        own = matching_nodes(seen.nodes, target.template["spec"].get("nodeSelector") or {})
+        fits = own if chosen is None else matching_nodes(seen.nodes, chosen)
         if target.gpu_request == 0:
-            return gpu_pool(fits, used_by, CPU, None, set()), (CPU,)
+            return gpu_pool(fits, used_by, CPU, None, set()), (CPU,), None
         own_nodes = {r.pod.node for r in workload.replicas if r.pod.node is not None}
         products = {product_of(node) for node in seen.nodes if node["metadata"]["name"] in own_nodes}
+        own = tuple(node for node in own if product_of(node) in products)
+        # In single namespaces other tenants' pods are not seen: then it is the most that there can be, and the scheduler's word decides.
+        room = find_room(own, used_by, target.gpu_resource, target.gpu_request) if own_nodes else None
         if chosen is not None:
             products |= {product_of(node) for node in fits}
         else:
-            fits = tuple(node for node in fits if product_of(node) in products)
+            fits = own
         if not products:
-            return None, ()
-        return gpu_pool(fits, used_by, min(products, key=_by_name), target.gpu_resource, own_nodes), tuple(sorted(products, key=_by_name))
+            return None, (), room
+        product = min(products, key=_by_name)
+        return gpu_pool(fits, used_by, product, target.gpu_resource, own_nodes), tuple(sorted(products, key=_by_name)), room
 
     async def _read_nodes(self) -> _Nodes:
         if self._nodes is None or time.monotonic() - self._nodes_read_at > NODES_KEPT_SECONDS:
@@ -242,6 +294,19 @@ class Observer:
         found = await self._cluster.read("ConfigMap", draft.ref.namespace, prompts.config_map_ref.name)
         # What is not UTF-8 is in binaryData: no prompts, and better said now than by a Job that took a GPU first.
         return found is not None and bool((found.get("data") or {}).get(prompts.config_map_ref.key, "").strip())
+
+
+def _keepers(deployment: Body, draft: Draft, around: _Around) -> tuple[str, ...]:
+    if isinstance(draft.spec, Damage) or draft.spec.profile.placement != "BorrowReplica":
+        return ()
+    return find_keepers(deployment, (*around.autoscalers, *around.scaled), around.budgets)
+
+
+def _surroundings(workload: Workload | None, around: _Around, room: int | None) -> Surroundings:
+    if workload is None or not isinstance(workload.original, Target):
+        return NOTHING_AROUND
+    budgets = find_budgets(workload.original.pod_labels, around.budgets)
+    return Surroundings(find_scaling(workload.body, around.autoscalers), budgets, room)
 
 
 def _by_name(product: Product) -> tuple[str, str]:
@@ -274,7 +339,8 @@ def parse_draft(body: Body) -> Draft:
         deleting="deletionTimestamp" in metadata,
         has_finalizer=bool(metadata.get("finalizers")),
         spec=spec,
-        reprofile=_reprofile(metadata),
+        reprofile=_text(metadata, REPROFILE_ANNOTATION),
+        approve=_text(metadata, APPROVE_ANNOTATION),
         status=known,
         conditions=parse_conditions(status),
     )
@@ -287,9 +353,9 @@ def _loan(body: Body) -> Loan | Damage | None:
         return Damage(str(error))
 
 
-def _reprofile(metadata: Body) -> str | None:
-    """As far as the status can remember it."""
-    value = (metadata.get("annotations") or {}).get(REPROFILE_ANNOTATION)
+def _text(metadata: Body, annotation: str) -> str | None:
+    """An annotation, as far as the status can remember it."""
+    value = (metadata.get("annotations") or {}).get(annotation)
     return clipped(value, LONGEST_TEXT) if value else None
 
 

@@ -36,6 +36,7 @@ def parse_pod(body: Body, engine: str, sidecar: str, *, current: bool = True) ->
         unschedulable=unschedulable,
         image_error=next(filter(None, map(_image_error, containers)), None),
         crash=next(filter(None, map(_crash, containers)), None),
+        out_of_memory=next(filter(None, (_out_of_memory(container, spec) for container in containers)), None),
         restarts=sum(c.get("restartCount", 0) for c in containers),
         digest=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION),
         uid=metadata.get("uid", ""),
@@ -74,3 +75,14 @@ def _crash(container: Body) -> str | None:
     ended = (container.get("lastState") or {}).get("terminated") or {}
     why = f", {ended['reason']}" if ended.get("reason") not in {None, "Error"} else ""
     return f"container {container['name']} ended {container.get('restartCount', 0)} times (exit code {ended.get('exitCode')}{why})"
+
+
+def _out_of_memory(container: Body, spec: Body) -> str | None:
+    """The kernel ended it: a cause of its own, for starting it again changes nothing. Memory of a GPU is the engine's own error."""
+    ends = ((container.get(state) or {}).get("terminated") or {} for state in ("state", "lastState"))
+    if not any(ended.get("reason") == "OOMKilled" for ended in ends):
+        return None
+    written: Body = next((c for c in (*(spec.get("initContainers") or ()), *spec["containers"]) if c["name"] == container["name"]), {})
+    limit = ((written.get("resources") or {}).get("limits") or {}).get("memory")
+    of = f"limit {limit}" if limit else "no limit of its own: its node has no more"
+    return f"container {container['name']} was killed for memory ({of})"

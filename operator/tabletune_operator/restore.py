@@ -159,6 +159,13 @@ def applied_command(container: Mapping[str, Any], record: Record) -> dict[str, A
     return _with_flags({**container, **fields}, {name: _entry(applied, name) for name in _flag_variables(record)})
 
 
+def original_command(container: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    """The container with the command, arguments and variables of its flags as they were before us."""
+    applied, before = container_of(record.applied, record.container), {"command": record.command, "args": record.args}
+    fields = {field: before[field] or [] for field in before if field in applied}
+    return _with_flags({**container, **fields}, {name: record.environment[name] for name in _flag_variables(record)})
+
+
 def _restore_container(container: dict[str, Any], record: Record, applied: Mapping[str, Any]) -> None:
     before = {"command": record.command, "args": record.args}
     if script_item([*(applied.get("command") or container.get("command") or ()), *(applied.get("args") or ())]) is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tabletune_operator.command import CommandError, Written
-from tabletune_operator.crd import Controller
+from tabletune_operator.crd import GROUP, Controller
 from tabletune_operator.kinds import put
 from tabletune_operator.overlaying import lay_over
 from tabletune_operator.pods import (
@@ -42,6 +42,9 @@ from tabletune_operator.restore import (
     template_digest,
 )
 from tabletune_operator.target import Target, TargetError, refusal
+
+APPROVE_ANNOTATION = f"{GROUP}/approve"
+"""On a DraftTable, by its user: digest of the table (status.table.digest) that may be rolled out. Any other text approves nothing."""
 
 SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478

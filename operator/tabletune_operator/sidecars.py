@@ -75,6 +75,8 @@ def parse_state(state: dict[str, Any]) -> SidecarState:
         files=(state.get("files") or {}).get("digest"),
         batch_size=_optional(state.get("batchSizeLast")),
         draft_length=_optional(counts.get("draftLengthLast")),
+        slowdown=_share((state.get("stepTimes") or {}).get("common")),
+        prompt_tokens=_share((state.get("requests") or {}).get("promptTokens")),
         tracks=bool(state["tracks"]),
         problems=tuple(f"{problem['code']}: {problem['message']}" for problem in state.get("problems") or ()),
     )
@@ -93,6 +95,10 @@ def _goodput(told: dict[str, Any] | None) -> Goodput | None:
 
 def _optional(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _share(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _host(ip: str) -> str:

@@ -94,12 +94,36 @@ class VerdictStatus(Model):
     noise: ShortText | None = None
 
 
+class RolloutQueue(Model):
+    """The place among all DraftTables of the namespace that wait to roll out."""
+
+    since: Time
+    seen_at: Time = Field(description="When it was last seen to wait; who is silent for 3 min is passed over.")
+    place: ShortText = Field(description="2nd of 3.")
+
+
+class PutBack(Model):
+    """Somebody wrote the old setting back over ours."""
+
+    at: Time
+    by: ShortText | None = Field(default=None, description="Field manager, as the target's managedFields name it.")
+
+
 class RolloutStatus(Model):
     """The roll-out of the target."""
 
     digest: ShortText | None = Field(default=None, description="Of what was rolled out.")
     started_at: Time | None = None
     completed_at: Time | None = Field(default=None, description="When every replica had proved that it honours the table.")
+    target_uid: ShortText | None = Field(default=None, description="Of the object that was rolled out; one that was made again was not.")
+    owner: ShortText | None = Field(default=None, description="Who writes the target elsewhere: Argo CD, Flux, Helm, a controller.")
+    approved: ShortText | None = Field(default=None, description="What tabletune.io/approve said when the last roll-out began.")
+    reprofile: ShortText | None = Field(default=None, description="What tabletune.io/reprofile said when the last roll-out began.")
+    queue: RolloutQueue | None = Field(default=None, description="While it waits for the roll-out of another DraftTable.")
+    put_backs: Annotated[tuple[PutBack, ...], Field(max_length=4)] | None = Field(
+        default=None, description="The last times.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    worse_since: Time | None = Field(default=None, description="Since when replicas do beyond doubt worse than with the setting before.")
 
 
 class Replica(Model):

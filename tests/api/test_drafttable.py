@@ -28,7 +28,13 @@ DEFAULTS = {
         "waitTimeoutSeconds": 86400,
         "timeoutSeconds": 7200,
     },
-    "rollout": {"mode": "Patch", "replace": "Wait"},
+    "rollout": {
+        "mode": "Patch",
+        "replace": "Wait",
+        "approval": "Auto",
+        "ownership": "Respect",
+        "guard": {"freeGPUs": "Require", "afterRollout": "RollBack"},
+    },
     "controller": {
         "mode": "Track",
         "priorWeight": 2000,

@@ -34,7 +34,10 @@ SPEC: dict[str, Any] = {
         "waitTimeoutSeconds": 86400, "timeoutSeconds": 7200,
         "prompts": {"configMapRef": {"name": "mine", "key": "prompts.txt"}}, "podTemplate": {"priorityClassName": "low"},
     },
-    "rollout": {"mode": "Admission", "replace": "Wait"},
+    "rollout": {
+        "mode": "Admission", "replace": "Wait",
+        "approval": "Manual", "ownership": "Override", "guard": {"freeGPUs": "Ignore", "afterRollout": "Report"},
+    },
     "controller": {
         "mode": "Track", "priorWeight": 2000, "rebuildEverySteps": 500, "exploreEverySteps": 50, "priorDecay": "Keep", "hysteresis": 0,
     },
@@ -61,7 +64,11 @@ STATUS: dict[str, Any] = {
     },
     "table": {"ranges": "1-64:3", "launchLengths": [1, 3], "largestMeasuredBatchSize": 128, "generation": 3, "digest": "d"},
     "verdict": {"kind": "Table", "gainVsPresent": "+3.6%", "gainVsBestFixed": "+3.6%", "gainVsOff": "+60%", "noise": "0.8%"},
-    "rollout": {"digest": "d", "startedAt": NOW, "completedAt": NOW},
+    "rollout": {
+        "digest": "d", "startedAt": NOW, "completedAt": NOW, "targetUid": "u", "owner": "Argo CD application serving (keeps it)",
+        "approved": "d", "reprofile": "1", "queue": {"since": NOW, "seenAt": NOW, "place": "2nd of 3"},
+        "putBacks": [{"at": NOW, "by": "argocd-controller"}], "worseSince": NOW,
+    },
     "fleet": {
         "heard": 1, "honoured": 1, "lastHeard": NOW, "tables": ["1-64:3 on 1 replica"], "tableChangedAt": NOW, "acceptance": "0.69/0.40",
         "draftedTokens": 900, "keptTokens": 500, "prior": "0.69/0.40 of 2 replicas", "startTable": "1-64:3", "trial": "1-64:3 on 1 replica",

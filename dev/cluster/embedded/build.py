@@ -63,10 +63,23 @@ def _programs(settings: Settings, say: Callable[[str], None]) -> Path:
         major, minor, _ = KUBERNETES.split(".")
         flags = f"-s -w -X {version}.gitVersion=v{KUBERNETES} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}"
         programs = ["./kube", "./gpus", "./coredns", "helm.sh/helm/v3/cmd/helm"]
-        arguments = ["build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", f"{out}/", *programs]
-        _go(arguments, cwd=source, environment={"CGO_ENABLED": "1"})
+        _build(source, out, flags, *programs)
 
     return _cached(settings.cache / f"kube-{_sources_key(source)}", make)
+
+
+def program(settings: Settings, source: Path) -> Path:
+    """The program of another Go module of this repository, in a file named as its folder.
+
+    Without -trimpath, as all programs here: with it a package counts as another one where a module was replaced, so that nothing which
+    the cluster is built from would be compiled once for both.
+    """
+    built = _cached(settings.cache / f"{source.name}-{_sources_key(source)}", lambda out: _build(source, out, "-s -w", "."))
+    return built / source.name
+
+
+def _build(source: Path, out: Path, linking: str, *programs: str) -> None:
+    _go(["build", "-mod=readonly", "-ldflags", linking, "-o", f"{out}/", *programs], cwd=source, environment={"CGO_ENABLED": "1"})
 
 
 def packages() -> None:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from tabletune.verdict import VerdictKind
 from tabletune_operator.admission import KINDS_TOLD
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
+from tabletune_operator.decide.approval import judge_approval
 from tabletune_operator.decide.eviction import Held, Replicas, next_eviction
 from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved, judge_rollout, needs_gpu, refusing, why_failing
 from tabletune_operator.decide.stage import Stage, listed
@@ -45,7 +46,7 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
             return judge_rollout(seen, wanted, files)
         # What new pods get stays as it is: the webhook compares each with what was measured, and leaves alone what differs.
         return _watch(seen, workload, digest, remembered, evicts=False)
-    if files.kind is VerdictKind.PRESENT or workload.foreign is not None:
+    if files.kind is VerdictKind.PRESENT or (workload.foreign is not None and not workload.put_back):
         return replace(judge_rollout(seen, wanted, files), webhook=StopInjecting())
     if seen.webhook is None:
         return RollingOut(
@@ -71,6 +72,9 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
     if remembered is not None and _is_taken_back(remembered) and remembered.digest == request:
         return RollingOut(_still_taken_back(seen, workload, injection.digest), remembered, StopInjecting())
     known = remembered is not None and _setting_of(remembered) == injection.digest and not _is_taken_back(remembered)
+    unapproved = None if known else judge_approval(seen, wanted.spec, workload, files)
+    if unapproved is not None:
+        return RollingOut(unapproved, remembered)
     status = remembered if known else RolloutStatus(digest=request, started_at=to_time(seen.now))
     if ours:
         return RollingOut(_take_back(seen, workload), status, Inject(injection))

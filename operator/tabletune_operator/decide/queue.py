@@ -24,7 +24,7 @@ def judge_turn(seen: Observation, pool: GpuPool) -> tuple[Stage, QueueStatus] | 
     running = seen.queue.running
     if running is None and not ahead:
         return None
-    place = f"{_ordinal(len(ahead) + 1)} of {len(seen.queue.waiting) + 1}"
+    place = f"{ordinal(len(ahead) + 1)} of {len(seen.queue.waiting) + 1}"
     if running is not None:
         whom = f"{_named(running)}'s Job on {_product(pool)}"
     else:
@@ -47,10 +47,10 @@ def gives_way(seen: Observation, job: Job) -> tuple[Stage, QueueStatus] | None:
     stage = Stage(
         Profiled.QUEUED,
         f"No GPU for the Job in {spoken(waited)}, so {_named(others[0].ref)} on {_product(seen.pool)} is next and this one "
-        f"{_ordinal(count)} of {count}. Serving is not touched. Wait: it starts by itself after them, or free a GPU.",
+        f"{ordinal(count)} of {count}. Serving is not touched. Wait: it starts by itself after them, or free a GPU.",
     )
     # After all who wait now, also those who began to in this second.
-    return stage, _status(seen, seen.pool, seen.now + timedelta(seconds=1), f"{_ordinal(count)} of {count}")
+    return stage, _status(seen, seen.pool, seen.now + timedelta(seconds=1), f"{ordinal(count)} of {count}")
 
 
 def _since(seen: Observation, pool: GpuPool) -> datetime:
@@ -77,7 +77,8 @@ def _product(pool: GpuPool) -> str:
     return pool.product.name or "the target's GPU"
 
 
-def _ordinal(number: int) -> str:
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th."""
     if number % 100 in {11, 12, 13}:
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"

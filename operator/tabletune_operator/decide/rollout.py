@@ -6,22 +6,27 @@ spec, table or target changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut, clipped, short
+from tabletune_operator.decide.approval import approval_of, judge_approval
+from tabletune_operator.decide.guard import judge_guard
+from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, owner_text, put_back, refuse, removed, undone, with_put_back
+from tabletune_operator.decide.regression import judge_regression, worse
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
 from tabletune_operator.drift import is_in_place
 from tabletune_operator.kept import is_kept, rolled_inputs
+from tabletune_operator.launch import config_to_launch, why_restart
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
 from tabletune_operator.plan import ApplyRollout, Inject, RestoreTarget, StopInjecting
 from tabletune_operator.pods import config_map_name
 from tabletune_operator.restore import restore, template_digest
 from tabletune_operator.rollout import Rollout, RolloutRequest, build_rollout
-from tabletune_operator.status import RolloutStatus
+from tabletune_operator.status import RolloutQueue, RolloutStatus
 from tabletune_operator.target import Target, TargetError
 from tabletune_operator.times import clock, to_time
 
@@ -43,38 +48,49 @@ class RollingOut:
 
 @dataclass(frozen=True, slots=True)
 class _Failing:
-    """A new replica that will not come up."""
+    """A new replica that will not come up, or that shows what became worse; `pod` is empty where none does."""
 
     pod: str
     why: str
 
 
-def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
+def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
     """`wanted` and `files` are None while an earlier stage has no answer: what is rolled out then stays, and is watched."""
+    rolling, owner = _judge(seen, wanted, files), None if seen.workload is None else owner_text(seen.workload.managed_by)
+    if rolling.status is not None:
+        return replace(rolling, status=rolling.status.model_copy(update={"owner": owner}))
+    return replace(rolling, status=RolloutStatus(owner=owner)) if owner is not None else rolling
+
+
+def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
     remembered = seen.draft.status.rollout
     workload = seen.workload
-    ours = workload is not None and workload.rolled is not None and workload.owner == seen.draft.ref.name
-    if workload is not None and isinstance(workload.original, Damage):
+    if workload is None:  # one that is made again under this name has had no roll-out
+        return RollingOut(Stage(RolledOut.AWAITS_VERIFIED, "Nothing is rolled out before it is verified. Nothing to do."), None)
+    ours = workload.rolled is not None and workload.owner == seen.draft.ref.name
+    if isinstance(workload.original, Damage):
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, workload.original.message), remembered)
-    if workload is None or wanted is None or files is None or files.kind is VerdictKind.BLOCKED:
-        if workload is None or not ours:
+    if wanted is None or files is None or files.kind is VerdictKind.BLOCKED:
+        if not ours:
             return RollingOut(Stage(RolledOut.AWAITS_VERIFIED, "Nothing is rolled out before it is verified. Nothing to do."), remembered)
-        return _watch(seen, workload, remembered)
+        return _watch(seen, workload, remembered, None)
     if files.kind is VerdictKind.PRESENT:
-        return RollingOut(_keep(workload, ours=ours), None)
+        return _keep(seen, wanted, workload, files, ours=ours)
     if wanted.spec.rollout.mode == "Recommend":
         return RollingOut(_recommend(seen, workload, files, ours=ours), None)
-    if workload.foreign is not None:
-        return RollingOut(_drifted(workload, workload.foreign), remembered)
+    if workload.foreign is not None and not workload.put_back:
+        return RollingOut(drifted(workload, workload.foreign), remembered)
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
         stage = Stage(RolledOut.SPECULATION_REMOVED, f"{wanted.target.called} runs without --speculative-config already. Nothing to do.")
         return RollingOut(stage, None)
+    runner = files.profile.engine.get("runner")
+    running = workload.launched if ours else None
     try:
         rollout = build_rollout(
             RolloutRequest(
                 draft_table=seen.draft.ref.name,
                 target=wanted.target,
-                config=files.speculative_config,
+                config=config_to_launch(running, files.speculative_config, files.table.launch_lengths, runner),
                 controller=wanted.spec.controller,
                 image=seen.image,
                 python_path=str(files.profile.engine.get("pythonPath") or ""),
@@ -85,9 +101,30 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
     if ours and (is_in_place(workload.body, rollout) or is_kept(workload.body, rollout)):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
         known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.inputs}-")
-        started = RolloutStatus(digest=_request(rollout, wanted.target), started_at=to_time(seen.now))
-        return _watch(seen, workload, remembered if known else started)
-    return _next_step(seen, workload, wanted.target, rollout, ours=ours)
+        return _watch(seen, workload, remembered if known else _started(seen, workload, files, _request(rollout, wanted.target)), files)
+    why = ""
+    if running is not None and files.speculative_config is not None:
+        why = why_restart(running, files.speculative_config, files.table.launch_lengths, runner) or ""
+    return _next_step(seen, wanted, workload, files, rollout, ours=ours, why=why)
+
+
+def _started(seen: Observation, workload: Workload, files: Files, request: str) -> RolloutStatus:
+    """A roll-out that begins now. Earlier put-backs stay remembered."""
+    before, profile = seen.draft.status.rollout, seen.draft.status.profile
+    return RolloutStatus(
+        digest=request,
+        started_at=to_time(seen.now),
+        target_uid=workload.body["metadata"]["uid"],
+        approved=approval_of(seen, files),
+        reprofile=profile.reprofile if profile is not None else None,
+        put_backs=before.put_backs if before is not None else None,
+    )
+
+
+def _waiting(seen: Observation, queue: RolloutQueue | None = None) -> RolloutStatus:
+    """A roll-out that waits to begin: nothing of an earlier try counts for it but the put-backs."""
+    before = seen.draft.status.rollout
+    return RolloutStatus(put_backs=before.put_backs if before is not None else None, queue=queue)
 
 
 def _request(rollout: Rollout, target: Target) -> str:
@@ -103,13 +140,17 @@ def give_back(workload: Workload, why: str) -> Stage:
     )
 
 
-def _keep(workload: Workload, *, ours: bool) -> Stage:
-    if ours:
-        return give_back(workload, "The setting that was there before is the best one now")
-    return Stage(
-        RolledOut.PRESENT_KEPT,
-        f"{workload.called} keeps its present setting, the best one measured; nothing is rolled out. Nothing to do.",
-    )
+def _keep(seen: Observation, wanted: Wanted, workload: Workload, files: Files, *, ours: bool) -> RollingOut:
+    if not ours:
+        stage = Stage(
+            RolledOut.PRESENT_KEPT,
+            f"{workload.called} keeps its present setting, the best one measured; nothing is rolled out. Nothing to do.",
+        )
+        return RollingOut(stage, None)
+    unapproved = judge_approval(seen, wanted.spec, workload, files)
+    if unapproved is not None:
+        return RollingOut(unapproved, seen.draft.status.rollout)
+    return RollingOut(give_back(workload, "The setting that was there before is the best one now"), None)
 
 
 def _recommend(seen: Observation, workload: Workload, files: Files, *, ours: bool) -> Stage:
@@ -122,75 +163,73 @@ def _recommend(seen: Observation, workload: Workload, files: Files, *, ours: boo
     return Stage(RolledOut.RECOMMENDED, f"Mode Recommend: {workload.called} is not changed. {step}, or set spec.rollout.mode to Patch.")
 
 
-def _drifted(workload: Workload, found: str) -> Stage:
-    return Stage(
-        RolledOut.DRIFTED,
-        f"{workload.called} was edited by somebody else: {clipped(found, 80)} instead of ours. Left as it is. To keep it set "
-        "spec.rollout.mode to Recommend; to take it back write the value of speculative-config.json into it.",
-    )
-
-
-def _next_step(  # noqa: PLR0911 - one for each case
-    seen: Observation, workload: Workload, target: Target, rollout: Rollout, *, ours: bool
+def _next_step(
+    seen: Observation, wanted: Wanted, workload: Workload, files: Files, rollout: Rollout, *, ours: bool, why: str
 ) -> RollingOut:
-    request, remembered = _request(rollout, target), seen.draft.status.rollout
-    tried = remembered is not None and remembered.digest == request
-    if tried and not ours:
-        before = seen.draft.conditions.get("RolledOut")
-        if before is not None and before.reason == RolledOut.ROLLED_BACK.name:
-            return RollingOut(Stage(RolledOut.ROLLED_BACK, before.message), remembered)
-        return RollingOut(
-            Stage(
-                RolledOut.PUT_BACK,
-                f"The old setting of {workload.called} was put back after our roll-out, by another writer (kubectl rollout undo, GitOps, "
-                "Helm) or by a roll-back cut short. Left as it is. Commit ours there, or try again: "
-                f"{workload.kind.again(workload.body)}.",
-            ),
-            remembered,
-        )
-    if tried and rolled_inputs(workload.body) not in {None, rollout.inputs}:
-        # Ours was in place, and an earlier one of ours is there again: only who undid the later one does that.
-        return RollingOut(
-            Stage(
-                RolledOut.PUT_BACK,
-                f"{workload.called} has an earlier roll-out of ours again (kubectl rollout undo). Left as it is. To have the newer table: "
-                f"kubectl rollout undo again, or {workload.kind.again(workload.body)}",
-            ),
-            remembered,
-        )
-    if ours and (workload.rolled == rollout.digest or (tried and workload.rolled != "")):
-        return RollingOut(
-            Stage(
-                RolledOut.DRIFTED,
-                f"Fields of ours in {workload.called} were changed or removed by somebody else. Left as it is. To have them back "
-                "set spec.rollout.mode to Recommend, then to Patch again; or delete this DraftTable.",
-            ),
-            remembered,
-        )
-    if seen.job is not None:
-        return RollingOut(
-            Stage(
-                RolledOut.WAITING_FOR_JOB_POD,
-                f"Profiling Job {short(seen.job.name)} is ending; new replicas may need its GPU, so they start after it. Nothing to do.",
-            ),
-            remembered,
-        )
-    if workload.loan is not None:
-        return RollingOut(
-            Stage(RolledOut.WAITING_FOR_JOB_POD, f"{workload.called} first gets the replica back that was lent to the Job. Nothing to do."),
-            remembered,
-        )
-    return RollingOut(
-        Stage(
-            RolledOut.ROLLING_OUT,
-            f"{workload.called} gets the new setting: {workload.kind.replacing(workload.body)}",
-            (ApplyRollout(rollout.apply),),
-        ),
-        RolloutStatus(digest=request, started_at=to_time(seen.now)),
+    """What is decided is not on the target. `why` it needs a restart, where a table of ours runs already."""
+    request, spec = _request(rollout, wanted.target), wanted.spec
+    stopped = _stopped(seen, workload, files, request) if not ours or workload.put_back else None
+    if stopped is not None:
+        return stopped
+    known = seen.draft.status.rollout
+    tried = known is not None and known.digest == request
+    if tried and not workload.put_back and rolled_inputs(workload.body) not in {None, rollout.inputs}:
+        return RollingOut(undone(workload), known)
+    if ours and not workload.put_back and (workload.rolled == rollout.digest or (tried and workload.rolled != "")):
+        return RollingOut(removed(workload), known)
+    if workload.managed_by is not None and workload.managed_by.fights and spec.rollout.ownership == "Respect":
+        return RollingOut(refuse(workload.managed_by, workload), seen.draft.status.rollout)
+    held = _held(seen, wanted, workload, files, why)
+    if held is not None:
+        return held
+    because = f" ({why})" if why else ""
+    stage = Stage(
+        RolledOut.ROLLING_OUT,
+        f"{workload.called} gets the new setting{because}: {workload.kind.replacing(workload.body)}",
+        (ApplyRollout(rollout.apply),),
     )
+    return RollingOut(stage, _started(seen, workload, files, request))
 
 
-def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) -> RollingOut:
+def _held(seen: Observation, wanted: Wanted, workload: Workload, files: Files, why: str) -> RollingOut | None:
+    """What a roll-out waits for before it touches anything; None: it begins."""
+    then = f" Then {workload.called} restarts: {why}." if why else ""
+    if seen.job is not None:
+        stage = Stage(
+            RolledOut.WAITING_FOR_JOB_POD,
+            f"Profiling Job {short(seen.job.name)} is ending; new replicas may need its GPU, so they start after it.{then} Nothing to do.",
+        )
+        return RollingOut(stage, _waiting(seen))
+    if workload.loan is not None:
+        stage = Stage(
+            RolledOut.WAITING_FOR_JOB_POD, f"{workload.called} first gets the replica back that was lent to the Job.{then} Nothing to do."
+        )
+        return RollingOut(stage, _waiting(seen))
+    unapproved = judge_approval(seen, wanted.spec, workload, files, why)
+    if unapproved is not None:
+        return RollingOut(unapproved, _waiting(seen))
+    held = judge_guard(seen, wanted.spec, workload, wanted.target)
+    return RollingOut(held.stage, _waiting(seen, held.queue)) if held is not None else None
+
+
+def _stopped(seen: Observation, workload: Workload, files: Files, request: str) -> RollingOut | None:
+    """The old setting is on the target: put back by us or by others after a try of ours, and not yet settled. None: one more try."""
+    known, profile, owner = seen.draft.status.rollout, seen.draft.status.profile, workload.managed_by
+    if known is None or known.digest is None or known.target_uid not in {None, workload.body["metadata"]["uid"]}:
+        return None
+    approved = approval_of(seen, files)
+    answered = profile.reprofile if profile is not None else None
+    before = seen.draft.conditions.get("RolledOut")
+    if before is not None and before.reason == RolledOut.ROLLED_BACK.name and not workload.put_back:
+        stays = known.digest == request and not is_asked(known, approved=approved, reprofile=answered)
+        return RollingOut(Stage(RolledOut.ROLLED_BACK, before.message), known) if stays else None
+    known = with_put_back(known, seen, workload)
+    if is_settled(known, request, owner=owner, approved=approved, reprofile=answered):
+        return None
+    return RollingOut(put_back(known, seen, workload, owner), known)
+
+
+def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, files: Files | None) -> RollingOut:
     """What replicas say of the roll-out that is on the target."""
     if not workload.revised:
         stage = Stage(RolledOut.ROLLING_OUT, f"{workload.called} has the new setting; its replicas come next. Nothing to do.")
@@ -207,18 +246,30 @@ def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None) 
             ),
             status,
         )
+    regression = judge_regression(seen, files, current, status)
+    if status is not None:
+        status = status.model_copy(update={"worse_since": regression.since})
+    if regression.certain and regression.found is not None:
+        return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found)), status)
     refused = refusing(current)
     if refused is not None:
         return RollingOut(refused, status)
-    stage = _proof(seen, workload, current, failing, completed=completed)
+    stage = _proof(seen, workload, current, failing, files, completed=completed)
     if stage.reason.status == "True" and not completed:
         status = (status or RolloutStatus()).model_copy(update={"completed_at": to_time(seen.now)})
     return RollingOut(stage, status)
 
 
+def _worse(seen: Observation, workload: Workload, found: _Failing) -> Stage:
+    spec = seen.draft.spec
+    if isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report":
+        return Stage(RolledOut.WORSE, worse(found.why))
+    return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), (RestoreTarget(restore(workload.body)),))
+
+
 def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:
     step = f"Old setting of {workload.called} restored at {clock(seen.now)}. Not tried again until spec or target changes."
-    stuck = workload.kind.stuck(workload.body, failing.pod)
+    stuck = workload.kind.stuck(workload.body, failing.pod) if failing.pod else None
     step += f" To have it replaced: {stuck}" if stuck else f" To try now: {workload.kind.again(workload.body)}"
     return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
@@ -229,6 +280,8 @@ def why_failing(seen: Observation, workload: Workload, replica: Replica) -> str 
     age = (seen.now - pod.created).total_seconds()
     if pod.ready:
         return None
+    if pod.out_of_memory is not None and pod.restarts >= MOST_CRASHES:
+        return f"New replica {short(pod.name)}: {pod.out_of_memory}. Raise it"
     if pod.crash is not None and pod.restarts >= MOST_CRASHES:
         return f"New replica {short(pod.name)} does not start: {pod.crash}"
     if pod.image_error is not None and age > IMAGE_GRACE_SECONDS:
@@ -264,7 +317,9 @@ def refusing(current: list[Replica]) -> Stage | None:
     return None
 
 
-def _proof(seen: Observation, workload: Workload, current: list[Replica], failing: _Failing | None, *, completed: bool) -> Stage:  # noqa: PLR0911 - by case
+def _proof(  # noqa: PLR0911 - by case
+    seen: Observation, workload: Workload, current: list[Replica], failing: _Failing | None, files: Files | None, *, completed: bool
+) -> Stage:
     desired = workload.desired
     old = [r for r in workload.replicas if not r.pod.current and not r.pod.terminating and not r.pod.finished]
     ready = [r for r in current if r.pod.ready]
@@ -274,7 +329,7 @@ def _proof(seen: Observation, workload: Workload, current: list[Replica], failin
     settled = not old and len(proved) == len(ready) and (completed or (len(ready) >= desired > 0 and len(ready) == len(current)))
     if settled:
         if tracked:
-            return Stage(RolledOut.PROVED, f"{counts} proved that they honour the table. Nothing to do.")
+            return Stage(RolledOut.PROVED, f"{counts} proved that they honour the table.{_later(files, proved)} Nothing to do.")
         if completed and not current:
             return Stage(RolledOut.PROVED, "The target has no replica now; the setting was proved before. Nothing to do.")
         return Stage(RolledOut.SPECULATION_REMOVED, f"{counts} run without speculation, as measured best. Nothing to do.")
@@ -292,6 +347,14 @@ def _proof(seen: Observation, workload: Workload, current: list[Replica], failin
     silent = [short(r.pod.name) for r in ready if r.pod.has_sidecar and r.sidecar is None]
     heard = f"Sidecar of {listed(silent, 2)} is silent: see kubectl logs POD -c tabletune-sidecar." if silent else "Nothing to do."
     return Stage(RolledOut.PROVING, f"{counts} proved the new table; each sidecar proves it with a request of its own. {heard}")
+
+
+def _later(files: Files | None, proved: list[Replica]) -> str:
+    """Of a table that came after the roll-out and needs no restart."""
+    behind = [r for r in proved if files is not None and r.sidecar is not None and r.sidecar.files not in {None, files.tracked}]
+    if files is None or not behind:
+        return ""
+    return f" A newer table ({files.digest}) reaches {len(behind)} of them within minutes: no restart, so no approval."
 
 
 def has_proved(seen: Observation, replica: Replica) -> bool:

@@ -50,7 +50,7 @@ def judge_start_table(replicas: Sequence[SidecarState], files: Files, traffic: E
         return StartTable(None)
     goodput = predict_goodput(files.profile.step_times(), traffic, files.profile.prefills())
     noise = files.profile.switch_gain
-    error = _measuring_error(files)
+    error = measuring_error(files)
     told: str | None = None
     worth = 0.0  # of the present table over the rolled-out one
     if present is not None:
@@ -105,7 +105,7 @@ def _ratio(replicas: Sequence[SidecarState]) -> float | None:
     return sum(g.tokens for g in told) / expected if expected else None
 
 
-def _measuring_error(files: Files) -> float:
+def measuring_error(files: Files) -> float:
     """A difference below it says nothing: the noise of the live comparison, or how far predictions were off in it."""
     missed = goodput_error(files.table.loads)
     return max(files.table.noise_ppm / PPM, missed.median if missed is not None else 0.0)

@@ -22,6 +22,7 @@ _FOLLOWED = frozenset(
     {
         RolledOut.PROVED,
         RolledOut.PROVING,
+        RolledOut.WORSE,
         RolledOut.NOT_HONOURED,
         RolledOut.PLUGIN_INACTIVE,
         RolledOut.DRIFTED,

@@ -272,13 +272,16 @@ def test_the_digest_is_of_the_setting_not_of_the_pod() -> None:
     given = injection()
     assert injection(image="other", speculation={}).digest == given.digest
     assert injection(own_image=OwnImage("tabletune.local/tabletune:next", "Always")).digest == given.digest
+    moved = {**CONFIG, "num_speculative_tokens_per_batch_size": [[1, 32, 3], [33, 128, 1]]}
+    assert injection(config=moved).digest == given.digest
     others = (
+        injection(config={**CONFIG, "num_speculative_tokens_per_batch_size": [[1, 32, 3], [33, 128, 2]]}),
         injection(config=None),
         injection(controller=Controller(hysteresis=2)),
         injection(python_path="/x"),
         injection(draft_table=ObjectRef(NAMESPACE, "other")),
     )
-    assert len({given.digest, *(other.digest for other in others)}) == 5
+    assert len({given.digest, *(other.digest for other in others)}) == 6
 
 
 def test_the_table_holds_one_injection_for_each_drafttable() -> None:

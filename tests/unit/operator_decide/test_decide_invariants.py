@@ -22,6 +22,7 @@ from tabletune_operator.decide import decide
 from tabletune_operator.files import parse_files
 from tabletune_operator.loan import Loan, take_replica
 from tabletune_operator.observation import Damage, ObjectRef, Observation, Queue, Rival
+from tabletune_operator.owners import Owner, Writer
 from tabletune_operator.plan import ApplyRollout, BorrowReplica, EnsureJob, EnsureJobDeleted, Plan, RestoreTarget, ReturnReplica
 from tabletune_operator.sidecars import parse_state
 from tabletune_operator.status import DraftTableStatus
@@ -129,14 +130,18 @@ def lent(*, with_replicas: int, damaged: bool = False) -> Change:
     return change
 
 
-def with_mode(mode: str) -> Change:
+def with_rollout(**fields: Any) -> Change:
     def change(seen: Observation) -> Observation:
         spec = seen.draft.spec
         assert not isinstance(spec, Damage)
-        rollout = spec.rollout.model_copy(update={"mode": mode})
+        rollout = spec.rollout.model_copy(update=fields)
         return replace(seen, draft=replace(seen.draft, spec=spec.model_copy(update={"rollout": rollout})))
 
     return change
+
+
+def with_workload(**fields: Any) -> Change:
+    return lambda seen: replace(seen, workload=replace(seen.workload, **fields)) if seen.workload else seen
 
 
 def with_state(state: str) -> Change:
@@ -163,7 +168,9 @@ OBJECT: dict[str, Change] = {
     "deleting": lambda seen: replace(seen, draft=replace(seen.draft, deleting=True)),
     "no finalizer": lambda seen: replace(seen, draft=replace(seen.draft, has_finalizer=False)),
     "spec damaged": lambda seen: replace(seen, draft=replace(seen.draft, spec=Damage("spec.profile cannot be read."))),
-    "recommend": with_mode("Recommend"),
+    "recommend": with_rollout(mode="Recommend"),
+    "manual": with_rollout(approval="Manual"),
+    "another approved": lambda seen: replace(seen, draft=replace(with_rollout(approval="Manual")(seen).draft, approve="0123456789ab")),
     "borrows": with_profile(placement="BorrowReplica"),
     "never": with_profile(policy="Never"),
     "asked again": lambda seen: replace(seen, draft=replace(seen.draft, reprofile="1")),
@@ -177,6 +184,11 @@ TARGET: dict[str, Change] = {
     "refused": with_target(TargetError("TwoEngines", "Containers a, b run vLLM. Name one in spec.targetRef.container.")),
     "record damaged": with_target(Damage("Annotation tabletune.io/record cannot be read. Write the template back by hand.")),
     "foreign": lambda seen: replace(seen, workload=replace(seen.workload, foreign="no --speculative-config")) if seen.workload else seen,
+    "put back": with_workload(foreign="--speculative-config {}", put_back=True, writer=Writer("argocd-controller", NOW)),
+    "kept by Argo CD": with_workload(managed_by=Owner("Argo CD application serving", fights=True, cure="let it ignore them")),
+    "being scaled": lambda seen: replace(seen, around=replace(seen.around, scaling="it is being scaled from 1 to 2 replicas")),
+    "no room": lambda seen: replace(seen, around=replace(seen.around, room=0)),
+    "another rolls out": lambda seen: replace(seen, rollouts=Queue(ObjectRef("llm", "first"), ())),
     "of another": lambda seen: replace(seen, workload=replace(seen.workload, owner="other")) if seen.workload else seen,
     "crashing": with_pods(ready=False, crash="container modelserver ended 5 times (exit code 1)", restarts=5),
     "never ready": with_pods(ready=False, created=NOW - timedelta(days=1)),
@@ -242,7 +254,11 @@ def check_actions(seen: Observation, plan: Plan) -> None:
         assert seen.job is None, "the Job's GPU must be free before new replicas need one"
         assert not seen.rivals or ours, "a target belongs to one DraftTable"
         assert not seen.draft.deleting
-        assert seen.workload is not None and seen.workload.foreign is None
+        assert seen.workload is not None and (seen.workload.foreign is None or seen.workload.put_back)
+        assert seen.workload.managed_by is None
+        assert seen.around.scaling is None and seen.around.room != 0 and seen.rollouts.running is None
+        spec = seen.draft.spec
+        assert isinstance(spec, Damage) or spec.rollout.approval == "Auto"
         assert isinstance(seen.files, Damage) or seen.files is None or seen.files.kind is not VerdictKind.PRESENT
     if RestoreTarget in kinds:
         assert ours, "only what we rolled out is given back by us"

@@ -403,3 +403,20 @@ async def test_suspended_no_other_setting_is_begun() -> None:
     assert made.condition("RolledOut") == ("False", "Suspended")
     (given,) = made.table.by_workload.values()
     assert given.controller.hysteresis == 0
+
+
+async def test_a_setting_waits_for_its_approval() -> None:
+    made = await measured(approval="Manual")
+    assert made.condition("RolledOut") == ("False", "AwaitingApproval")
+    made.now += timedelta(minutes=1)
+    made.roll()
+    await made.turns(2)
+    assert made.settings() == [False, False]
+    table = made.get("DraftTable", "chat")
+    table["metadata"]["annotations"] = {"tabletune.io/approve": table["status"]["table"]["digest"]}
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "WaitingForRestart")
+    made.now += timedelta(minutes=1)
+    made.roll()
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("True", "Proved")

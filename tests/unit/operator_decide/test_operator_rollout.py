@@ -115,6 +115,7 @@ async def test_replicas_that_do_not_come_up_bring_the_old_setting_back_once(dama
 
 async def test_replicas_that_crash_long_after_the_roll_out_are_not_our_doing() -> None:
     made = await rolled_out()
+    made.now += timedelta(hours=3)
     (pod, *_) = made.pods()
     pod["status"]["conditions"][0]["status"] = "False"
     pod["status"]["containerStatuses"][0] |= {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 9}

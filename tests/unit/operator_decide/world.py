@@ -271,7 +271,8 @@ class World:
         annotations = target["metadata"].setdefault("annotations", {})
         revision = str(int(annotations.get("deployment.kubernetes.io/revision", "0")) + 1)
         annotations["deployment.kubernetes.io/revision"] = revision
-        target["status"] = {"observedGeneration": target["metadata"]["generation"]}
+        generation, wanted = target["metadata"]["generation"], target["spec"]["replicas"]
+        target["status"] = {"observedGeneration": generation, "replicas": wanted, "updatedReplicas": wanted}
         replica_set = {
             "kind": "ReplicaSet",
             "metadata": {
@@ -287,13 +288,15 @@ class World:
             self.add_pod(f"{name}-{revision}-{at}", target["spec"]["template"], f"uid-{name}-{revision}", ready=ready)
         if ready:
             self.remove_old_pods(name)
+        target["status"]["replicas"] = len(self.pods(name))
 
     def roll_stateful_set(self, name: str = "decode", *, ready: bool = True) -> None:
         """The StatefulSet's controller. Replicas keep their names; those below the partition, and with OnDelete all, their template."""
         target = self.get("StatefulSet", name)
         strategy = target["spec"].get("updateStrategy") or {}
         revision = f"{name}-{template_digest(target['spec']['template'])[:10]}"
-        target["status"] = {"observedGeneration": target["metadata"]["generation"], "updateRevision": revision}
+        generation, wanted = target["metadata"]["generation"], target["spec"]["replicas"]
+        target["status"] = {"observedGeneration": generation, "updateRevision": revision, "replicas": wanted}
         kept = strategy.get("rollingUpdate", {}).get("partition", 0) if strategy.get("type") != "OnDelete" else target["spec"]["replicas"]
         for at in range(target["spec"]["replicas"]):
             there = self.objects.get(("Pod", f"{name}-{at}"))
@@ -328,6 +331,7 @@ class World:
     def remove_old_pods(self, target: str = "decode") -> None:
         for pod in self.pods(target, current=False):
             del self.objects["Pod", pod["metadata"]["name"]]
+        self.get("Deployment", target)["status"]["replicas"] = len(self.pods(target))
 
     def add_pod(self, name: str, template: Body, owner: str, *, ready: bool, labels: Body | None = None) -> Body:
         self._serial += 1

@@ -88,6 +88,7 @@ class GpuWorld(World):
             owner = pods[0]["metadata"]["ownerReferences"][0]["uid"]
             pod = self.add_pod(f"{name}-more-{self._serial}", target["spec"]["template"], owner, ready=False)
             self._wait(pod)
+        target.setdefault("status", {}).update({"replicas": wanted, "updatedReplicas": wanted})
 
     def _wait(self, pod: Body) -> None:
         pod["spec"]["nodeName"] = None
@@ -103,7 +104,10 @@ class GpuWorld(World):
 def full(replicas: int = REPLICAS, **profile: Any) -> GpuWorld:
     """Every GPU of the pool serves; the DraftTable may borrow one."""
     spec = {"placement": "BorrowReplica", **profile}
-    made = GpuWorld(deployment(replicas=replicas), draft_table(profile=spec), nodes=(node(gpus=replicas),))
+    target = deployment(replicas=replicas)
+    # As it must be where no GPU is spare: an old replica makes room for the new one.
+    target["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    made = GpuWorld(target, draft_table(profile=spec), nodes=(node(gpus=replicas),))
     made.roll()
     return made
 

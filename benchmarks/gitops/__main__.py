@@ -1,0 +1,161 @@
+"""Re-apply manifests by every tool beside TableTune in every mode, and count what changed. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "e2e")]
+
+from gitops_tools import GitOps, Repeating  # noqa: E402 - these are the tests' own parts
+from kube_api import connect  # noqa: E402
+from live_cluster import load_images, running_cluster  # noqa: E402
+from place import WORK_SECONDS, Place, force_delete  # noqa: E402
+from release import DEFINITION, Release, assert_alone  # noqa: E402
+from workloads import code_prompts, draft_table, stand_in  # noqa: E402
+
+ARGS_JQ = '.spec.template.spec.containers[] | select(.name == "modelserver") | .args'
+ARGS_POINTER = "/spec/template/spec/containers/0/args"
+
+PLAIN = ("kubectl", "kubectl-server-side", "kubectl-server-side-force", "helm", "flux", "argo", "argo-server-side")
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in PLAIN},
+    # Told to leave args, as docs/gitops-conflicts.md says.
+    "flux-told": ("flux", "--ignore-pointer", ARGS_POINTER),
+    "argo-told": ("argo", "--sync", "always", "--ignore-jq", ARGS_JQ, "--respect-ignore-differences"),
+}
+MODES: Mapping[str, Mapping[str, str]] = {
+    "Patch": {"mode": "Patch"},
+    "Override": {"mode": "Patch", "ownership": "Override"},
+    "Recommend": {"mode": "Recommend"},
+}
+SYSTEM, NAMESPACE = "gitops-benchmark-operator", "gitops-benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one tool beside one mode. Changes are those of the pod template; each restarts every replica, by the Deployment's strategy."""
+
+    tool: str
+    mode: str
+    rounds: int
+    changes_by_tool: int
+    changes_by_operator: int
+    changes_in_last_half: int
+    refused: int
+    replicas: int
+    pods: int
+    container_restarts: int
+    conditions: dict[str, str]
+    message: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gitops", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--every", type=int, default=10, help="seconds")
+    parser.add_argument("--tools", nargs="+", choices=tuple(TOOLS), default=tuple(TOOLS))
+    parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
+    given = parser.parse_args()
+    pairs = [(tool, mode) for mode in given.modes for tool in given.tools]
+    with _installed() as place:
+        outcomes = _measure(place, pairs, given.minutes * 60, given.every)
+    given.out.mkdir(parents=True, exist_ok=True)
+    result = {"everySeconds": given.every, "minutes": given.minutes, "outcomes": [asdict(outcome) for outcome in outcomes]}
+    (given.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(_table(outcomes))
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[Place]:
+    with running_cluster() as cluster, connect(cluster.environment["KUBECONFIG"]) as api:
+        load_images("pause", "tabletune", "engine-replay")
+        assert_alone(cluster, api)
+        operator = Release(cluster, api, SYSTEM)
+        operator.remove_remains()
+        force_delete(api, NAMESPACE)
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        place = Place(api, cluster, NAMESPACE, operator)
+        place.create(code_prompts())
+        operator.install([NAMESPACE], with_definition=api.get("CustomResourceDefinition", None, DEFINITION) is None)
+        try:
+            yield place
+        finally:
+            operator.uninstall()
+            api.delete("Namespace", None, NAMESPACE)
+
+
+def _measure(place: Place, pairs: Sequence[tuple[str, str]], seconds: float, every: int) -> list[Outcome]:
+    gitops = GitOps(place.cluster.environment)
+    names = {pair: f"{pair[0]}-{pair[1]}".lower() for pair in pairs}
+    with contextlib.ExitStack() as stack:
+        tools: dict[tuple[str, str], Repeating] = {}
+        for tool, mode in pairs:
+            folder, name = Path(stack.enter_context(tempfile.TemporaryDirectory())), names[tool, mode]
+            program, *options = *TOOLS[tool], "--name", name
+            tools[tool, mode] = stack.enter_context(
+                gitops.repeating(program, NAMESPACE, folder, stand_in(name), every=f"{every}s", options=options)
+            )
+        for name in names.values():
+            place.until(lambda name=name: place.list("Deployment", f"llm-d.ai/guide={name}"), f"Deployment {name} is there", WORK_SECONDS)
+            place.wait_ready(name)
+        for (_, mode), name in names.items():
+            place.create(draft_table(name, name, rollout=MODES[mode]))
+        # The first is measured, all others use its profile again; then the clock starts.
+        for name in names.values():
+            place.until(lambda name=name: _is_profiled(place, name), f"DraftTable {name} has a profile", 2 * WORK_SECONDS)
+        time.sleep(seconds)
+        return [_outcome(place, tool, mode, names[tool, mode], tools[tool, mode]) for tool, mode in pairs]
+
+
+def _is_profiled(place: Place, name: str) -> bool:
+    return place.conditions(name).get("Profiled", {}).get("status") == "True"
+
+
+def _outcome(place: Place, tool: str, mode: str, name: str, repeating: Repeating) -> Outcome:
+    rounds = repeating.rounds()
+    conditions = place.conditions(name)
+    pods = place.list("Pod", f"llm-d.ai/guide={name}")
+    statuses = [c for pod in pods for c in pod.get("status", {}).get("containerStatuses", ())]
+    changed = [done.changed for done in rounds if done.before]  # the first round makes the Deployment
+    deployment = place.get("Deployment", name)
+    created = [e for e in place.list("Event") if e["reason"] == "SuccessfulCreate" and e["involvedObject"]["name"].startswith(f"{name}-")]
+    return Outcome(
+        tool=tool,
+        mode=mode,
+        rounds=len(rounds),
+        changes_by_tool=sum(changed),
+        changes_by_operator=place.revision(name) - 1 - sum(changed),
+        changes_in_last_half=sum(changed[len(changed) // 2 :]),
+        refused=sum(bool(done.error) for done in rounds),
+        replicas=deployment["spec"]["replicas"],
+        pods=len([e for e in created if e["involvedObject"]["kind"] == "ReplicaSet"]),
+        container_restarts=sum(status["restartCount"] for status in statuses),
+        conditions={kind: f"{c['status']} {c['reason']}" for kind, c in conditions.items()},
+        message=conditions.get("RolledOut", {}).get("message", ""),
+    )
+
+
+def _table(outcomes: Sequence[Outcome]) -> str:
+    lines = ["| mode | tool | rounds | changes by the tool | by the operator | pods made | containers restarted | RolledOut at the end |"]
+    lines.append("|" + "---|" * 8)
+    for o in outcomes:
+        refused = f" ({o.refused} refused)" if o.refused else ""
+        lines.append(
+            f"| {o.mode} | {o.tool} | {o.rounds}{refused} | {o.changes_by_tool} | {o.changes_by_operator} | {o.pods} | "
+            f"{o.container_restarts} | {o.conditions.get('RolledOut', 'none')} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
