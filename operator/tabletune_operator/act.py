@@ -26,6 +26,7 @@ from tabletune_operator.plan import (
     EnsureJobAccessDeleted,
     EnsureJobDeleted,
     Event,
+    EvictPod,
     Plan,
     RestoreTarget,
     ReturnReplica,
@@ -63,7 +64,7 @@ async def _post(event: Mapping[str, Any], cluster: Cluster) -> None:
         log.warning("An event was not posted; the conditions say the same: %s", error)
 
 
-async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
+async def _do(action: Action, namespace: str, cluster: Cluster) -> None:  # noqa: PLR0912 - one for each action
     match action:
         case EnsureJobAccess(manifests):
             for manifest in manifests:
@@ -88,6 +89,9 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
             await cluster.delete("ConfigMap", namespace, name)
         case RestoreTarget(body) | BorrowReplica(body) | ReturnReplica(body):
             await cluster.replace(body)
+        case EvictPod(name, uid):
+            if not await cluster.evict(namespace, name, uid):
+                log.info("Pod %s/%s is not evicted now: a PodDisruptionBudget does not allow it.", namespace, name)
 
 
 def _with_status(draft: Draft, status: Mapping[str, Any]) -> Mapping[str, Any]:

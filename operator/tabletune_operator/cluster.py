@@ -42,6 +42,8 @@ _ROOTS = {
     "ReplicaSet": "/apis/apps/v1/namespaces/{namespace}/replicasets",
     "HorizontalPodAutoscaler": "/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
+    "Secret": "/api/v1/namespaces/{namespace}/secrets",
+    "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",  # without a namespace
     "DraftTable": f"/apis/{GROUP}/{VERSION}/namespaces/{{namespace}}/{PLURAL}",
 }
 _INFERENCE_POOLS = (
@@ -122,7 +124,7 @@ class Cluster:
 
     async def apply(self, body: Body, subresource: str = "", manager: str = FIELD_MANAGER) -> None:
         """Server-side apply. Our fields are ours: what a human wrote there before is in the record, so force is right."""
-        root = _ROOTS[body["kind"]].format(namespace=body["metadata"]["namespace"])
+        root = _ROOTS[body["kind"]].format(namespace=body["metadata"].get("namespace"))
         path = f"{root}/{body['metadata']['name']}{subresource}"
         await self._request(HTTPMethod.PATCH, path, {"fieldManager": manager, "force": "true"}, body=body, content_type=APPLY)
 
@@ -140,6 +142,24 @@ class Cluster:
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> bool:
+        """False: a PodDisruptionBudget does not allow it now. One that is gone, or that another pod follows, is evicted already."""
+        path = f"{_ROOTS['Pod'].format(namespace=namespace)}/{pod}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": pod},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        try:
+            await self._request(HTTPMethod.POST, path, body=body)
+        except ClusterError as error:
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                return False
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise
+        return True
 
     async def _find(self, path: str) -> Body | None:
         try:

@@ -148,6 +148,9 @@ class RolledOut:
     NOT_HONOURED = Reason("RolledOut", "False", "NotHonoured", Outlook.HUMAN, "Blocked")
     PLUGIN_INACTIVE = Reason("RolledOut", "False", "PluginInactive", Outlook.HUMAN, "Blocked")
     CANNOT_ROLL_OUT = Reason("RolledOut", "False", "CannotRollOut", Outlook.HUMAN, "Blocked")
+    WAITING_FOR_RESTART = Reason("RolledOut", "False", "WaitingForRestart", Outlook.WAITING, "Waiting")
+    NOT_ADMITTED = Reason("RolledOut", "False", "NotAdmitted", Outlook.HUMAN, "Blocked")
+    ADMISSION_OFF = Reason("RolledOut", "False", "AdmissionOff", Outlook.HUMAN, "Blocked")
 
 
 class Tracking:

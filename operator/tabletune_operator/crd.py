@@ -256,11 +256,28 @@ class Guard(Model):
 class Rollout(Model):
     """What happens with the result."""
 
-    mode: Literal["Patch", "Recommend", "ConfigFile"] = Field(
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.replace != 'Evict' || self.mode == 'Admission'",
+                "spec.rollout.replace Evict belongs to spec.rollout.mode Admission: in other modes the target's own update strategy "
+                "replaces replicas, or nothing does. Remove replace, or set mode to Admission.",
+            )
+        )
+    )
+
+    mode: Literal["Patch", "ConfigFile", "Admission", "Recommend"] = Field(
         default="Patch",
-        description="Patch writes the table to the target. Recommend leaves the target alone and writes an overlay for it to the ConfigMap "
-        "<name>-tabletune. ConfigFile writes the file that the target's engine reads (--config, ConfigMap <name>-tabletune-config), and "
-        "one annotation to its pod template by which replicas start again.",
+        description="Patch writes the table to the target. ConfigFile writes the file that the target's engine reads (--config, ConfigMap "
+        "<name>-tabletune-config), and one annotation to its pod template by which replicas start again. Admission leaves the target as it "
+        "is and adds the table to its new pods, by the operator's webhook (chart value admission.enabled). Recommend leaves the target "
+        "alone and writes an overlay for it to the ConfigMap <name>-tabletune.",
+    )
+    replace: Literal["Wait", "Evict"] = Field(
+        default="Wait",
+        description="Mode Admission: how replicas that run already get the table. Wait: when something recreates them, such as kubectl "
+        "rollout restart. Evict: the operator evicts them one at a time while all others are ready, as PodDisruptionBudgets allow; never "
+        "the last one.",
     )
     approval: Literal["Auto", "Manual"] = Field(
         default="Auto",

@@ -16,12 +16,13 @@ from tabletune_operator.crd import GROUP, PLURAL, VERSION
 from tabletune_operator.kinds import owner_of
 from tabletune_operator.metrics import MetricsServer
 from tabletune_operator.observation import ObjectRef
-from tabletune_operator.observe import Observer, target_of
+from tabletune_operator.observe import Observer, no_webhook, target_of
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY
 from tabletune_operator.reconcile import Reconciler
 from tabletune_operator.settings import OperatorSettings
 from tabletune_operator.sidecars import build_client
 from tabletune_operator.telemetry import Telemetry
+from tabletune_operator.webhook import Webhook
 
 DRAFT_TABLES = (GROUP, VERSION, PLURAL)
 OURS: Mapping[str, Any] = {**MANAGED_BY, DRAFT_TABLE_LABEL: kopf.PRESENT}
@@ -47,15 +48,22 @@ def build_registry(settings: OperatorSettings) -> kopf.OperatorRegistry:
         memo.cluster = await Cluster.connect()
         memo.http = build_client()
         telemetry = Telemetry(_now())
-        memo.reconciler = Reconciler(memo.cluster, Observer(memo.cluster, memo.http, image, _now, served), telemetry)
+        memo.webhook = Webhook(admission, memo.cluster, _now) if admission is not None else None
+        told = memo.webhook.state if memo.webhook is not None else no_webhook
+        observer = Observer(memo.cluster, memo.http, image, _now, served, webhook=told)
+        memo.reconciler = Reconciler(memo.cluster, observer, telemetry, memo.webhook)
         memo.metrics = MetricsServer(metrics_port, lambda: telemetry.view, _now)
+        if memo.webhook is not None:
+            await memo.webhook.start()
 
-    image, served, namespaced = settings.image, settings.namespaces, bool(settings.namespaces)
+    image, served, namespaced, admission = settings.image, settings.namespaces, bool(settings.namespaces), settings.admission
     metrics_port = settings.metrics_port
 
     @kopf.on.cleanup(registry=registry)
     async def stop(memo: kopf.Memo, **_: Any) -> None:
         await asyncio.to_thread(memo.metrics.stop)
+        if memo.webhook is not None:
+            await memo.webhook.close()
         await memo.http.aclose()
         await memo.cluster.close()
 

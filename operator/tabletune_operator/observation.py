@@ -126,6 +126,8 @@ class Pod:
     out_of_memory: str | None  # container and its limit, when the kernel ended it for memory
     restarts: int
     has_sidecar: bool
+    digest: str | None = None  # of the roll-out that it was made with
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,14 @@ class Donor:
 
 
 @dataclass(frozen=True, slots=True)
+class Webhook:
+    """The operator's admission webhook. `refusal`: why a new pod of this target was last left as it is."""
+
+    problem: str | None  # why it cannot be served or is not trusted; None: it is
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     draft: Draft
     now: datetime
@@ -299,3 +309,4 @@ class Observation:
     stored: Stored = NOTHING_STORED  # our own files beside the Job's
     recommended: RecommendationFile | None = None  # what was recommended before; a file that cannot be read is none
     launch_file: LaunchFile | None = None  # the ConfigMap of mode ConfigFile
+    webhook: Webhook | None = None  # None: the operator runs without one

@@ -41,6 +41,7 @@ from tabletune_operator.observation import (
     Replica,
     Rival,
     Surroundings,
+    Webhook,
     Workload,
 )
 from tabletune_operator.owners import ARGUMENTS, find_owner, find_writer
@@ -72,6 +73,10 @@ Body = Mapping[str, Any]
 class _Nodes:
     nodes: tuple[Body, ...]
     pods: tuple[Body, ...] | None  # None: only those of our own namespaces may be seen
+
+
+def no_webhook(_: ObjectRef) -> None:
+    """The operator runs without an admission webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +120,21 @@ class Observer:
     """Reads for all DraftTables of one operator."""
 
     def __init__(
-        self, cluster: Cluster, http: httpx.AsyncClient, image: OwnImage, clock: Callable[[], datetime], namespaces: Sequence[str] = ()
+        self,
+        cluster: Cluster,
+        http: httpx.AsyncClient,
+        image: OwnImage,
+        clock: Callable[[], datetime],
+        namespaces: Sequence[str] = (),
+        *,
+        webhook: Callable[[ObjectRef], Webhook | None] = no_webhook,
     ) -> None:
         """`namespaces` are those that the operator serves; none: all."""
         self._namespaces = tuple(namespaces)
         self._cluster = cluster
         self._http = http
         self._image = image
+        self._webhook = webhook
         self._clock = clock
         self._nodes: _Nodes | None = None
         self._nodes_read_at = 0.0
@@ -169,6 +182,7 @@ class Observer:
             stored=parse_stored(own_map.get("data") or {}, own_map["metadata"]["uid"]) if own_map is not None else NOTHING_STORED,
             recommended=ours.recommended,
             launch_file=ours.launch_file,
+            webhook=self._webhook(ref),
         )
 
     async def _read_target(self, table: Body) -> tuple[Body | None, tuple[Body, ...]]:

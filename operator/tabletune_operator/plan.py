@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tabletune_operator.injection import Injection
+
 
 @dataclass(frozen=True, slots=True)
 class EnsureJobAccess:
@@ -114,6 +116,14 @@ class ReturnReplica:
     body: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Ask the API server to evict a replica, if PodDisruptionBudgets allow it. The uid keeps a pod of the same name that came after it."""
+
+    name: str
+    uid: str
+
+
 Action = (
     EnsureJobAccess
     | EnsureJob
@@ -130,7 +140,20 @@ Action = (
     | RestoreTarget
     | BorrowReplica
     | ReturnReplica
+    | EvictPod
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """New pods of the target get this from the admission webhook."""
+
+    injection: Injection
+
+
+@dataclass(frozen=True, slots=True)
+class StopInjecting:
+    """New pods of the target get nothing from the admission webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +165,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`status` is None when nothing of it changed. `finished`: a deleted object may go."""
+    """`status` is None when nothing of it changed. `finished`: a deleted object may go. `webhook` None: it goes on as it did."""
 
     actions: tuple[Action, ...]
     status: Mapping[str, Any] | None
     events: tuple[Event, ...]
     requeue_seconds: float
     finished: bool = False
+    webhook: Inject | StopInjecting | None = None

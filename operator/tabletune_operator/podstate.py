@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tabletune_operator.observation import Pod
+from tabletune_operator.restore import DIGEST_ANNOTATION
 from tabletune_operator.times import parse_time
 
 _IMAGE_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"})
@@ -37,6 +38,8 @@ def parse_pod(body: Body, engine: str, sidecar: str, *, current: bool = True) ->
         crash=next(filter(None, map(_crash, containers)), None),
         out_of_memory=next(filter(None, (_out_of_memory(container, spec) for container in containers)), None),
         restarts=sum(c.get("restartCount", 0) for c in containers),
+        digest=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION),
+        uid=metadata.get("uid", ""),
         has_sidecar=any(c["name"] == sidecar for c in spec.get("initContainers") or ()),
     )
 

@@ -16,17 +16,19 @@ from tabletune_operator.cluster import Cluster
 from tabletune_operator.decide import decide
 from tabletune_operator.observation import ObjectRef, Observation
 from tabletune_operator.observe import Observer
-from tabletune_operator.plan import EnsureJob, Plan
+from tabletune_operator.plan import EnsureJob, Inject, Plan, StopInjecting
 from tabletune_operator.telemetry import Telemetry
+from tabletune_operator.webhook import Webhook
 
 log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    def __init__(self, cluster: Cluster, observer: Observer, telemetry: Telemetry) -> None:
+    def __init__(self, cluster: Cluster, observer: Observer, telemetry: Telemetry, webhook: Webhook | None = None) -> None:
         self._cluster = cluster
         self._observer = observer
         self._telemetry = telemetry
+        self._webhook = webhook
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._starting = asyncio.Lock()
         self._queued: set[ObjectRef] = set()
@@ -66,6 +68,7 @@ class Reconciler:
         seen = await self._observer.observe(ref)
         if seen is None:
             self._due.pop(ref, None)
+            self._tell_webhook(StopInjecting(), ref)
             self._telemetry.gone(ref)
             return True
         plan = decide(seen)
@@ -81,9 +84,14 @@ class Reconciler:
     async def _carry_out(self, ref: ObjectRef, seen: Observation, plan: Plan) -> bool:
         for action in plan.actions:
             log.info("%s/%s: %s", ref.namespace, ref.name, type(action).__name__)
+        self._tell_webhook(plan.webhook, ref)  # before pods are made anew, which they are to be with it
         await act(plan, seen.draft, seen.now, self._cluster)
         self._telemetry.acted(seen, plan)
         for event in plan.events:
             log.info("%s/%s: %s: %s", ref.namespace, ref.name, event.reason, event.message)
         self._due[ref] = time.monotonic() + plan.requeue_seconds
         return plan.finished
+
+    def _tell_webhook(self, decided: Inject | StopInjecting | None, ref: ObjectRef) -> None:
+        if self._webhook is not None:
+            self._webhook.take(decided, ref)

@@ -40,10 +40,10 @@ def namespaces(api: Api, *names: str) -> Iterator[None]:
         api.delete(f"/api/v1/namespaces/{name}")
 
 
-def is_allowed(api: Api, right: Right, namespace: str, user: str) -> bool:
-    """By a SubjectAccessReview; an empty namespace is the cluster."""
+def is_allowed(api: Api, right: Right, namespace: str, user: str, name: str = "") -> bool:
+    """By a SubjectAccessReview; an empty namespace is the cluster, an empty name every object."""
     group, resource, subresource, verb = right
-    attributes = {"group": group, "resource": resource, "subresource": subresource, "verb": verb, "namespace": namespace}
+    attributes = {"group": group, "resource": resource, "subresource": subresource, "verb": verb, "namespace": namespace, "name": name}
     spec = {"user": user, "resourceAttributes": attributes}
     answer = api.create(REVIEWS, {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec})
     allowed: bool = answer["status"]["allowed"]

@@ -30,6 +30,7 @@ DEFAULTS = {
     },
     "rollout": {
         "mode": "Patch",
+        "replace": "Wait",
         "approval": "Auto",
         "ownership": "Respect",
         "guard": {"freeGPUs": "Require", "afterRollout": "RollBack"},
@@ -92,7 +93,7 @@ def test_status_is_a_resource_of_its_own(api: Api, namespace: str) -> None:
     assert stored["spec"] == DEFAULTS
     assert stored["status"] == written
     assert stored["metadata"]["generation"] == 1
-    stored = api.update(path, {**stored, "spec": {**DEFAULTS, "rollout": {"mode": "Recommend"}}, "status": {}})
+    stored = api.update(path, {**stored, "spec": {**DEFAULTS, "rollout": {"mode": "Recommend", "replace": "Wait"}}, "status": {}})
     assert stored["status"] == written
     assert stored["metadata"]["generation"] == 2
 

@@ -78,6 +78,7 @@ REFUSED_IN_CLUSTER = (
     ("rbac.authorization.k8s.io", "clusterrolebindings", "", "get list create update patch delete"),
     ("certificates.k8s.io", "certificatesigningrequests", "", "get create"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "get create patch"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", "get list watch create update patch delete"),
     ("", "users", "", "impersonate"),
 )
 
@@ -157,6 +158,29 @@ def test_namespaced_it_may_do_nothing_else(api: Api, namespaced: str) -> None:
 def test_namespaced_it_may_do_nothing_elsewhere(api: Api, namespaced: str, namespace: str) -> None:
     assert _grants(api, _flatten(NEEDED), namespace, namespaced) == []
     assert _grants(api, _flatten(REFUSED), namespace, namespaced) == []
+
+
+@pytest.fixture
+def admitting(api: Api) -> Iterator[str]:
+    """The operator's user name, with the rights of mode Admission."""
+    with chart_rights(api, RELEASE, "--set", "admission.enabled=true"):
+        yield OPERATOR
+
+
+def test_mode_admission_adds_evictions_and_two_objects_by_name(api: Api, admitting: str) -> None:
+    eviction = ("", "pods", "eviction", "create")
+    assert _grants(api, _flatten(REFUSED), SERVED, admitting) == [_name(eviction)]
+    assert _grants(api, _flatten(REFUSED_IN_CLUSTER), "", admitting) == []
+    assert _refusals(api, _flatten(NEEDED), SERVED, admitting) == []
+    for group, resource, namespace, name in (
+        ("", "secrets", RELEASE, "tabletune-admission"),
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "", f"tabletune.{RELEASE}"),
+    ):
+        for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
+            right = (group, resource, "", verb)
+            assert is_allowed(api, right, namespace, admitting, name) is (verb in {"get", "patch"}), right
+            assert not is_allowed(api, right, namespace, admitting, "other"), right
+            assert not is_allowed(api, right, namespace or SERVED, admitting), right
 
 
 def test_hooks_hold_one_right_each(api: Api, namespaced: str) -> None:

@@ -88,6 +88,12 @@ CASES = [
         id="tokens of a request, the default output included",
     ),
     pytest.param(
+        table({"rollout": {"mode": "Admission", "replace": "Evict"}}),
+        table({"rollout": {"replace": "Evict"}}),
+        "spec.rollout.replace Evict belongs to spec.rollout.mode Admission",
+        id="evictions belong to mode Admission",
+    ),
+    pytest.param(
         table({"controller": {"exploreEverySteps": 10}}),
         table({"controller": {"exploreEverySteps": 9}}),
         "spec.controller.exploreEverySteps below 10",

@@ -35,7 +35,8 @@ SPEC: dict[str, Any] = {
         "prompts": {"configMapRef": {"name": "mine", "key": "prompts.txt"}}, "podTemplate": {"priorityClassName": "low"},
     },
     "rollout": {
-        "mode": "Patch", "approval": "Manual", "ownership": "Override", "guard": {"freeGPUs": "Ignore", "afterRollout": "Report"},
+        "mode": "Admission", "replace": "Wait",
+        "approval": "Manual", "ownership": "Override", "guard": {"freeGPUs": "Ignore", "afterRollout": "Report"},
     },
     "controller": {
         "mode": "Track", "priorWeight": 2000, "rebuildEverySteps": 500, "exploreEverySteps": 50, "priorDecay": "Keep", "hysteresis": 0,

@@ -12,6 +12,7 @@ SCOPES = (
     pytest.param((), id="cluster-wide"),
     pytest.param(("--set", "scope=Namespaced"), id="namespaced"),
     pytest.param(("--set", "scope=Namespaced,crds.install=Skip,uninstall.drafttables=Keep"), id="namespaced, nothing deleted"),
+    pytest.param(("--set", "admission.enabled=true"), id="mode Admission"),
     pytest.param(
         (
             "--set",

@@ -18,6 +18,10 @@ MATRIX = (
     pytest.param(("--set", "crds.install=Skip"), id="without the definition"),
     pytest.param(("--set", "crds.onUninstall=Delete"), id="the definition goes with the release"),
     pytest.param(("--set", "uninstall.drafttables=Keep,uninstall.timeoutSeconds=10"), id="DraftTables stay"),
+    pytest.param(("--set", "admission.enabled=true"), id="mode Admission"),
+    pytest.param(
+        ("--set", "admission.enabled=true,admission.certificates=CertManager,scope=Namespaced"), id="mode Admission, cert-manager"
+    ),
     pytest.param(
         (
             "--set",
@@ -49,6 +53,10 @@ REFUSED = (
     pytest.param("resources.limit.memory=1Gi", "limit", id="a misspelt key below resources"),
     pytest.param("tolerations[0].effect=Never", "effect", id="an unknown effect"),
     pytest.param("replicas=2", "replicas", id="more than one operator"),
+    pytest.param("admission.enabled=yes", "enabled", id="no boolean"),
+    pytest.param("admission.certificates=SelfSigned", "certificates", id="unknown certificates"),
+    pytest.param("admission.failurePolicy=Fail", "failurePolicy", id="a failure policy: it is always Ignore"),
+    pytest.param("admission.objectSelector.matchExpressions[0].key=a", "operator", id="an expression without an operator"),
     pytest.param("metrics.podMonitor.enable=true", "enable", id="a misspelt key below metrics"),
     pytest.param("metrics.podMonitor.interval=often", "interval", id="an interval that is none"),
     pytest.param("metrics.prometheusRule.docsUrl=docs", "docsUrl", id="a place that is no URL"),
@@ -107,6 +115,7 @@ def test_every_default_is_described_by_the_schema() -> None:
     assert set(schema["properties"]["image"]["properties"]) == set(values["image"])
     assert set(schema["properties"]["crds"]["properties"]) == set(values["crds"])
     assert set(schema["properties"]["uninstall"]["properties"]) == set(values["uninstall"])
+    assert set(schema["properties"]["admission"]["properties"]) == set(values["admission"])
     for name, described in schema["properties"]["metrics"]["properties"].items():
         assert set(described["properties"]) == set(values["metrics"][name])
     assert set(schema["properties"]["metrics"]["properties"]) == set(values["metrics"])
@@ -185,3 +194,100 @@ def test_keeping_drafttables_gives_the_hook_no_right_to_delete(cluster: Cluster)
 
     assert verbs() == ["list", "delete"]
     assert verbs("--set", "uninstall.drafttables=Keep") == ["list"]
+
+
+ADMITTING = ("--set", "admission.enabled=true")
+
+
+def _admission_objects(bodies: tuple[dict[str, Any], ...]) -> list[tuple[str, str]]:
+    return sorted((body["kind"], body["metadata"]["name"]) for body in bodies if "admission" in body["metadata"]["name"]) + sorted(
+        (body["kind"], body["metadata"]["name"]) for body in bodies if body["kind"] == "MutatingWebhookConfiguration"
+    )
+
+
+def test_nothing_of_mode_admission_is_there_by_default(cluster: Cluster) -> None:
+    bodies = cluster.render()
+    assert _admission_objects(bodies) == []
+    (deployment,) = (body for body in bodies if body["kind"] == "Deployment")
+    (operator,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert not [item for item in operator["env"] if "ADMISSION" in item["name"]]
+    assert [port["name"] for port in operator["ports"]] == ["health"]
+
+
+@pytest.mark.parametrize("arguments", [ADMITTING, (*ADMITTING, "--set", "admission.certificates=CertManager")], ids=["own", "cert-manager"])
+def test_the_webhook_can_never_stop_a_pod(cluster: Cluster, arguments: tuple[str, ...]) -> None:
+    (configuration,) = (body for body in cluster.render(*arguments) if body["kind"] == "MutatingWebhookConfiguration")
+    (webhook,) = configuration["webhooks"]
+    assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["sideEffects"]) == ("Ignore", 2, "None")
+    assert webhook["rules"] == [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "scope": "Namespaced"}
+    ]
+
+
+def test_the_webhook_is_reached_where_the_operator_serves(cluster: Cluster) -> None:
+    bodies = cluster.render(*ADMITTING)
+    (service,) = (body for body in bodies if body["kind"] == "Service")
+    (deployment,) = (body for body in bodies if body["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (operator,) = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in operator["ports"]}
+    assert ports[service["spec"]["ports"][0]["targetPort"]] == 9443
+    (configuration,) = (body for body in bodies if body["kind"] == "MutatingWebhookConfiguration")
+    (webhook,) = configuration["webhooks"]
+    client = webhook["clientConfig"]["service"]
+    assert (client["name"], client["namespace"]) == (service["metadata"]["name"], service["metadata"]["namespace"])
+    environment = {item["name"]: item.get("value") for item in operator["env"]}
+    assert environment["TABLETUNE_ADMISSION"] == configuration["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expressions"),
+    [
+        pytest.param((), [("NotIn", ["kube-system", "tabletune-system"])], id="everywhere but in these"),
+        pytest.param(("--set", "scope=Namespaced,watchNamespaces={b,a}"), [("In", ["a", "b"])], id="only where it serves"),
+    ],
+)
+def test_it_is_asked_about_served_namespaces_only(
+    cluster: Cluster, values: tuple[str, ...], expressions: list[tuple[str, list[str]]]
+) -> None:
+    (configuration,) = (body for body in cluster.render(*ADMITTING, *values) if body["kind"] == "MutatingWebhookConfiguration")
+    (webhook,) = configuration["webhooks"]
+    found = webhook["namespaceSelector"]["matchExpressions"]
+    assert [(each["operator"], each["values"]) for each in found] == expressions
+    assert {each["key"] for each in found} == {"kubernetes.io/metadata.name"}
+
+
+def test_selectors_are_narrowed_by_values(cluster: Cluster) -> None:
+    values = "admission.namespaceSelector.matchLabels.team=llm,admission.objectSelector.matchLabels.serving=yes"
+    (configuration,) = (
+        body for body in cluster.render(*ADMITTING, "--set-string", values) if body["kind"] == "MutatingWebhookConfiguration"
+    )
+    (webhook,) = configuration["webhooks"]
+    assert webhook["namespaceSelector"]["matchLabels"] == {"team": "llm"}
+    assert webhook["namespaceSelector"]["matchExpressions"]
+    assert webhook["objectSelector"] == {"matchLabels": {"serving": "yes"}}
+
+
+def test_with_cert_manager_the_operator_gets_no_right_to_a_secret(cluster: Cluster) -> None:
+    bodies = cluster.render(*ADMITTING, "--set", "admission.certificates=CertManager")
+    assert [kind for kind, _ in _admission_objects(bodies)] == ["Certificate", "Issuer", "Service", "MutatingWebhookConfiguration"]
+    (configuration,) = (body for body in bodies if body["kind"] == "MutatingWebhookConfiguration")
+    (certificate,) = (body for body in bodies if body["kind"] == "Certificate")
+    assert configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == "tabletune-system/tabletune-admission"
+    assert certificate["spec"]["dnsNames"][0] == "tabletune-admission.tabletune-system.svc"
+    (deployment,) = (body for body in bodies if body["kind"] == "Deployment")
+    (volume,) = deployment["spec"]["template"]["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": certificate["spec"]["secretName"], "optional": True}
+
+
+def test_with_its_own_certificates_it_gets_one_secret_and_one_configuration(cluster: Cluster) -> None:
+    bodies = cluster.render(*ADMITTING)
+    kinds = [kind for kind, _ in _admission_objects(bodies)]
+    assert kinds == ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Secret", "Service", "MutatingWebhookConfiguration"]
+    (secret,) = (body for body in bodies if body["kind"] == "Secret")
+    assert "data" not in secret
+    rules = [body["rules"] for body in bodies if body["kind"] in {"Role", "ClusterRole"} and "admission" in body["metadata"]["name"]]
+    for (rule,) in rules:
+        assert rule["verbs"] == ["get", "patch"]
+        assert len(rule["resourceNames"]) == 1

@@ -25,6 +25,7 @@ class Release:
             # On a cluster that others use too, their DraftTables are not ours to act on.
             "scope": "Namespaced",
             "watchNamespaces": list(watched),
+            "admission": {"enabled": True},
             "crds": {"install": "Install", "onUninstall": "Delete"} if with_definition else {"install": "Skip"},
         }
         self.cluster.helm(

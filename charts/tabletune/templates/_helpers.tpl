@@ -18,6 +18,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ printf "%s:tabletune" .Release.Namespace }}
 {{- end }}
 
+{{- /* A webhook's configuration is no RBAC object: its name may hold no colon. */ -}}
+{{- define "tabletune.admissionName" -}}
+{{ printf "tabletune.%s" .Release.Namespace }}
+{{- end }}
+
 {{- define "tabletune.image" -}}
 {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- end }}

@@ -29,6 +29,7 @@ from tabletune_operator.decide.fleet import NOTHING_FOUND, FleetFindings, judge_
 from tabletune_operator.decide.job import Profiling
 from tabletune_operator.decide.loan import judge_loan
 from tabletune_operator.decide.profile import judge_profile
+from tabletune_operator.decide.rollout import RollingOut
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.status import fleet_status, profile_status, table_status, verdict_status
 from tabletune_operator.decide.suspension import held_profiling, held_rollout, shown_reason
@@ -39,7 +40,17 @@ from tabletune_operator.decide.verdict import judge_verdict
 from tabletune_operator.display import build_display
 from tabletune_operator.events import table_events, transition_events
 from tabletune_operator.observation import Files, Observation
-from tabletune_operator.plan import Action, BorrowReplica, EnsureJobDeleted, Event, Plan, RestoreTarget, ReturnReplica
+from tabletune_operator.plan import (
+    Action,
+    BorrowReplica,
+    EnsureJobDeleted,
+    Event,
+    Inject,
+    Plan,
+    RestoreTarget,
+    ReturnReplica,
+    StopInjecting,
+)
 from tabletune_operator.status import Condition as ConditionStatus
 from tabletune_operator.status import DraftTableStatus, RolloutStatus
 from tabletune_operator.times import to_time
@@ -52,16 +63,18 @@ def decide(seen: Observation) -> Plan:
     """Choose the next step."""
     if seen.draft.deleting:
         stages, actions, events = judge_deletion(seen)
-        return _plan(seen, stages, actions, _Details(seen.draft.status.rollout), events=events, finished=not actions)
+        return _plan(
+            seen, stages, actions, _Details(seen.draft.status.rollout, webhook=StopInjecting()), events=events, finished=not actions
+        )
     if not seen.draft.has_finalizer:
         # Nothing may be changed in the cluster before its undoing is certain.
         return Plan((), None, (), REQUEUE_SECONDS[Outlook.WORKING])
     seen = throttled(seen)
     accepted, wanted = judge_target(seen)
     if wanted is None:
-        stages, rollout = _not_accepted(seen, accepted)
+        stages, kept = _not_accepted(seen, accepted)
         actions, events = _with_loan(seen, stages)
-        return _plan(seen, stages, actions, _Details(rollout), events=events)
+        return _plan(seen, stages, actions, _Details(kept.status, webhook=kept.webhook), events=events)
     suspended = wanted.spec.state == "Suspended"
     profiling = held_profiling(judge_profile(seen, wanted)) if suspended else judge_profile(seen, wanted)
     files = profiling.files
@@ -77,7 +90,7 @@ def decide(seen: Observation) -> Plan:
     tracking = replace(judge_tracking(seen, rolling_out.stage, files, fleet), actions=fleet.actions)
     stages = (accepted, profiling.stage, verified, rolling_out.stage, tracking)
     actions, events = _with_loan(seen, stages)
-    return _plan(seen, stages, actions, _Details(rolling_out.status, wanted, profiling, files, fleet), events=events)
+    return _plan(seen, stages, actions, _Details(rolling_out.status, wanted, profiling, files, fleet, rolling_out.webhook), events=events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +102,10 @@ class _Details:
     profiling: Profiling | None = None
     files: Files | None = None
     fleet: FleetFindings = NOTHING_FOUND
+    webhook: Inject | StopInjecting | None = None
 
 
-def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...], RolloutStatus | None]:
+def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...], RollingOut]:
     """The later stages of an object that was not accepted: what is rolled out stays, and what is being measured is of no use."""
     stop: tuple[Action, ...] = ()
     refused = accepted.reason.outlook is Outlook.HUMAN and accepted.reason is not Accepted.SPEC_NOT_READABLE
@@ -105,7 +119,7 @@ def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...]
         rolling_out.stage,
         judge_tracking(seen, rolling_out.stage, None, NOTHING_FOUND),
     )
-    return stages, rolling_out.status
+    return stages, rolling_out
 
 
 def _with_loan(seen: Observation, stages: tuple[Stage, ...]) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
@@ -136,6 +150,7 @@ def _plan(
         events=events,
         requeue_seconds=min(REQUEUE_SECONDS[stage.reason.outlook] for stage in stages),
         finished=finished,
+        webhook=details.webhook,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut
 from tabletune_operator.crd import DraftTableSpec
+from tabletune_operator.decide.admission import judge_admission, with_left_running
 from tabletune_operator.decide.launch_file import judge_launch_file, judge_left_file
 from tabletune_operator.decide.put_back import owner_text
 from tabletune_operator.decide.recommend import judge_recommendation
@@ -14,23 +15,31 @@ from tabletune_operator.decide.rollout import RollingOut, judge_rollout
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.observation import Damage, Files, Observation, Workload
+from tabletune_operator.plan import StopInjecting
 from tabletune_operator.status import RolloutStatus
 
 
 def judge_delivery(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
     """`wanted` and `files` are None while an earlier stage has no answer. Who keeps the target is told in every mode."""
     rolling, owner = _judge(seen, wanted, files), None if seen.workload is None else owner_text(seen.workload.managed_by)
+    if isinstance(seen.draft.spec, DraftTableSpec) and seen.draft.spec.rollout.mode != "Admission":
+        rolling = replace(rolling, webhook=StopInjecting())
+    if isinstance(rolling.webhook, StopInjecting):
+        rolling = replace(rolling, stage=with_left_running(rolling.stage, seen.workload))
     if rolling.status is not None:
         return replace(rolling, status=rolling.status.model_copy(update={"owner": owner}))
     return replace(rolling, status=RolloutStatus(owner=owner)) if owner is not None else rolling
 
 
-def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
+def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
     spec, workload = seen.draft.spec, seen.workload
     # What mode Patch rolled out is given back first, whatever is wanted now.
     patched = workload is not None and (workload.rolled is not None or isinstance(workload.original, Damage))
-    if not isinstance(spec, DraftTableSpec) or patched:
+    if not isinstance(spec, DraftTableSpec):
         return judge_rollout(seen, wanted, files)
+    judge = judge_admission if spec.rollout.mode == "Admission" else judge_rollout
+    if patched:
+        return judge(seen, wanted, files)
     if spec.rollout.mode == "ConfigFile":
         refused = _without_mark(workload)
         return judge_launch_file(seen, spec, wanted, files) if refused is None else RollingOut(refused, seen.draft.status.rollout)
@@ -38,11 +47,13 @@ def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> Rol
     if blocked is not None:
         return RollingOut(blocked, seen.draft.status.rollout)
     if workload is None or wanted is None or files is None or files.kind is VerdictKind.BLOCKED:
-        return judge_rollout(seen, wanted, files)
+        return judge(seen, wanted, files)
     if spec.rollout.mode == "Recommend":
         return judge_recommendation(seen, wanted, workload, files)
     blocked = _overlaid(workload) if files.kind is not VerdictKind.PRESENT else None
-    return RollingOut(blocked, seen.draft.status.rollout) if blocked is not None else judge_rollout(seen, wanted, files)
+    if blocked is not None:
+        return RollingOut(blocked, seen.draft.status.rollout)
+    return judge(seen, wanted, files)
 
 
 def _without_mark(workload: Workload | None) -> Stage | None:

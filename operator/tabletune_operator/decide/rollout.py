@@ -22,7 +22,7 @@ from tabletune_operator.drift import is_in_place
 from tabletune_operator.kept import is_kept, rolled_inputs
 from tabletune_operator.launch import config_to_launch, why_restart
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
-from tabletune_operator.plan import Action, ApplyRollout, RestoreTarget
+from tabletune_operator.plan import Action, ApplyRollout, Inject, RestoreTarget, StopInjecting
 from tabletune_operator.restore import restore, template_digest
 from tabletune_operator.rollout import Rollout, RolloutRequest, build_rollout
 from tabletune_operator.status import RolloutQueue, RolloutStatus
@@ -42,6 +42,7 @@ class RollingOut:
 
     stage: Stage
     status: RolloutStatus | None
+    webhook: Inject | StopInjecting | None = None  # None: it goes on as it did
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
     if files.kind is VerdictKind.PRESENT:
         return _keep(seen, wanted, workload, files, ours=ours)
     if ours and wanted.spec.rollout.mode != "Patch":
-        return RollingOut(_give_back(workload, f"spec.rollout.mode is {wanted.spec.rollout.mode} now"), None)
+        return RollingOut(give_back(workload, f"spec.rollout.mode is {wanted.spec.rollout.mode} now"), None)
     if workload.foreign is not None and not workload.put_back:
         return RollingOut(drifted(workload, workload.foreign), remembered)
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
@@ -123,7 +124,7 @@ def _request(rollout: Rollout, target: Target) -> str:
     return f"{rollout.inputs}-{template_digest(target.template)[:8]}"
 
 
-def _give_back(workload: Workload, why: str) -> Stage:
+def give_back(workload: Workload, why: str) -> Stage:
     return Stage(
         RolledOut.GIVING_BACK,
         f"{why}: {workload.called} gets back what it had before: {workload.kind.replacing(workload.body)}",
@@ -141,7 +142,7 @@ def _keep(seen: Observation, wanted: Wanted, workload: Workload, files: Files, *
     unapproved = judge_approval(seen, wanted.spec, workload, files)
     if unapproved is not None:
         return RollingOut(unapproved, seen.draft.status.rollout)
-    return RollingOut(_give_back(workload, "The setting that was there before is the best one now"), None)
+    return RollingOut(give_back(workload, "The setting that was there before is the best one now"), None)
 
 
 def _next_step(
@@ -226,7 +227,7 @@ def watch(
         return RollingOut(stage, status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
-    failing = next((_Failing(r.pod.name, why) for r in current if (why := _why_failing(seen, workload, r)) is not None), None)
+    failing = next((_Failing(r.pod.name, why) for r in current if (why := why_failing(seen, workload, r)) is not None), None)
     if failing is not None and not completed and back:
         return RollingOut(Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, failing), back), status)
     if failing is not None and not completed:
@@ -237,9 +238,9 @@ def watch(
         status = status.model_copy(update={"worse_since": regression.since})
     if regression.certain and regression.found is not None:
         return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found)), status)
-    refusing = _refusing(current)
-    if refusing is not None:
-        return RollingOut(refusing, status)
+    refused = refusing(current)
+    if refused is not None:
+        return RollingOut(refused, status)
     stage = _proof(seen, workload, current, failing, files, completed=completed)
     if stage.reason.status == "True" and not completed:
         status = (status or RolloutStatus()).model_copy(update={"completed_at": to_time(seen.now)})
@@ -260,7 +261,7 @@ def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> st
     return f"{clipped(failing.why, 298 - len(step))}. {step}"
 
 
-def _why_failing(seen: Observation, workload: Workload, replica: Replica) -> str | None:
+def why_failing(seen: Observation, workload: Workload, replica: Replica) -> str | None:
     """Why a new replica will not come up; None while it may. A replica that was ready once has come up."""
     pod = replica.pod
     age = (seen.now - pod.created).total_seconds()
@@ -283,7 +284,7 @@ def _deadline_seconds(workload: Workload) -> int:
     return workload.original.start_deadline_seconds if isinstance(workload.original, Target) else 3600
 
 
-def _refusing(current: list[Replica]) -> Stage | None:
+def refusing(current: list[Replica]) -> Stage | None:
     for replica in current:
         sidecar, pod = replica.sidecar, short(replica.pod.name)
         if sidecar is None:
@@ -310,7 +311,7 @@ def _proof(  # noqa: PLR0911 - by case
     old = [r for r in workload.replicas if not r.pod.current and not r.pod.terminating and not r.pod.finished]
     ready = [r for r in current if r.pod.ready]
     tracked = any(r.pod.has_sidecar for r in current)
-    proved = [r for r in ready if not r.pod.has_sidecar or _has_proved(seen, r)]
+    proved = [r for r in ready if not r.pod.has_sidecar or has_proved(seen, r)]
     counts = f"{len(proved)} of {max(desired, len(current))} replicas"
     settled = not old and len(proved) == len(ready) and (completed or (len(ready) >= desired > 0 and len(ready) == len(current)))
     if settled:
@@ -322,7 +323,7 @@ def _proof(  # noqa: PLR0911 - by case
     starting = [r for r in current if not r.pod.ready]
     waiting = next((r for r in starting if r.pod.waits_for_gpu), None)
     if waiting is not None:
-        return _needs_gpu(seen, workload, waiting)
+        return needs_gpu(seen, workload, waiting)
     held = workload.kind.held_back(workload.body, [r.pod.name for r in old]) if not starting else None
     if held is not None:
         return Stage(RolledOut.HELD_BACK, f"{counts} run the new setting. {held} Nothing is forced.")
@@ -343,7 +344,7 @@ def _later(files: Files | None, proved: list[Replica]) -> str:
     return f" A newer table ({files.digest}) reaches {len(behind)} of them within minutes: no restart, so no approval."
 
 
-def _has_proved(seen: Observation, replica: Replica) -> bool:
+def has_proved(seen: Observation, replica: Replica) -> bool:
     """By its own word; a sidecar that is silent now has not taken its word back."""
     if replica.sidecar is not None:
         return replica.sidecar.honoured == "Proved"
@@ -351,7 +352,7 @@ def _has_proved(seen: Observation, replica: Replica) -> bool:
     return known is not None and known.honoured == "Proved"
 
 
-def _needs_gpu(seen: Observation, workload: Workload, waiting: Replica) -> Stage:
+def needs_gpu(seen: Observation, workload: Workload, waiting: Replica) -> Stage:
     pool = seen.pool
     in_use = f" ({pool.total} of {pool.total} {pool.product.name} in use)" if pool is not None and not pool.free else ""
     until = clock(waiting.pod.created + timedelta(seconds=_deadline_seconds(workload)))

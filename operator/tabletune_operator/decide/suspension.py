@@ -17,6 +17,8 @@ from tabletune_operator.plan import (
     ApplyRollout,
     BorrowReplica,
     EnsureJob,
+    EvictPod,
+    Inject,
     RestoreTarget,
 )
 from tabletune_operator.status import RolloutStatus
@@ -45,10 +47,14 @@ def held_rollout(rolling_out: RollingOut, before: RolloutStatus | None) -> Rolli
     asked = _has(stage, ApplyRollout, ApplyLaunchFile) or (
         _has(stage, RestoreTarget, ApplyMark) and stage.reason.outlook is not Outlook.HUMAN
     )
-    if not asked:
+    evicts = _has(stage, EvictPod) and stage.reason is not RolledOut.ROLLED_BACK
+    webhook = rolling_out.webhook
+    # In mode Admission another setting for new pods is a roll-out too; the one that they get already goes on.
+    injects = isinstance(webhook, Inject) and (before is None or not (before.digest or "").startswith(f"{webhook.injection.digest}-"))
+    if not (asked or evicts or injects):
         return rolling_out
     held = Stage(RolledOut.SUSPENDED, f"spec.state is Suspended, so no replica is restarted: what they run stays as it is. {CURE}")
-    return RollingOut(held, before)
+    return RollingOut(held, before, None if injects else webhook)
 
 
 def shown_reason(reason: Reason, wanted: Wanted | None) -> Reason:

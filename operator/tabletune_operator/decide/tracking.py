@@ -28,6 +28,8 @@ _FOLLOWED = frozenset(
         RolledOut.NOT_HONOURED,
         RolledOut.PLUGIN_INACTIVE,
         RolledOut.DRIFTED,
+        RolledOut.WAITING_FOR_RESTART,
+        RolledOut.NOT_ADMITTED,
     }
 )
 """States of a roll-out in which sidecars are there to be heard."""

@@ -125,6 +125,21 @@ def test_settings_come_from_flags_before_the_environment() -> None:
     assert parse_settings([], {"TABLETUNE_IMAGE": "image:1"}).namespaces == ()
 
 
+def test_the_webhook_is_off_unless_its_configuration_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"TABLETUNE_IMAGE": "image:1", "TABLETUNE_NAMESPACE": "tt"}
+    assert parse_settings([], environment).admission is None
+    admission = parse_settings([], environment | {"TABLETUNE_ADMISSION": "tabletune.tt"}).admission
+    assert admission is not None
+    assert (admission.port, admission.configuration, admission.folder) == (9443, "tabletune.tt", None)
+    assert admission.names[0] == "tabletune-admission.tt.svc"
+    mounted = parse_settings(["--admission=c", "--admission-folder=/certificates"], environment).admission
+    assert mounted is not None
+    assert str(mounted.folder) == "/certificates"
+    with pytest.raises(SystemExit):
+        parse_settings(["--admission=c"], {"TABLETUNE_IMAGE": "image:1"})
+    assert "TABLETUNE_NAMESPACE" in capsys.readouterr().err
+
+
 def test_settings_without_an_image_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_settings([], {})
