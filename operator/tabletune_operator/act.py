@@ -15,8 +15,12 @@ from tabletune_operator.plan import (
     Action,
     ApplyConfigMap,
     ApplyFleet,
+    ApplyLaunchFile,
+    ApplyMark,
+    ApplyRecommendation,
     ApplyRollout,
     BorrowReplica,
+    EnsureConfigMapDeleted,
     EnsureJob,
     EnsureJobAccess,
     EnsureJobAccessDeleted,
@@ -35,6 +39,9 @@ LONGEST_EVENT_MESSAGE = 1024
 
 FLEET_MANAGER = "tabletune.io/fleet"
 """Field manager of fleet.json alone: what a manager stops applying is deleted, so who writes one key must not own the other files."""
+
+RECOMMENDATION_MANAGER = "tabletune.io/recommendation"
+"""Field manager of the overlay that mode Recommend writes, for the same reason."""
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +64,7 @@ async def _post(event: Mapping[str, Any], cluster: Cluster) -> None:
         log.warning("An event was not posted; the conditions say the same: %s", error)
 
 
-async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
+async def _do(action: Action, namespace: str, cluster: Cluster) -> None:  # noqa: PLR0912 - one for each action
     match action:
         case EnsureJobAccess(manifests):
             for manifest in manifests:
@@ -72,10 +79,14 @@ async def _do(action: Action, namespace: str, cluster: Cluster) -> None:
                 await cluster.delete(kind, namespace, name)
         case ApplyRollout(manifest) if "resourceVersion" in manifest["metadata"]:
             await cluster.replace(manifest)
-        case ApplyConfigMap(manifest) | ApplyRollout(manifest) | StopJob(manifest):
+        case ApplyConfigMap(manifest) | ApplyRollout(manifest) | ApplyMark(manifest) | ApplyLaunchFile(manifest) | StopJob(manifest):
             await cluster.apply(manifest)
         case ApplyFleet(manifest):
             await cluster.apply(manifest, manager=FLEET_MANAGER)
+        case ApplyRecommendation(manifest):
+            await cluster.apply(manifest, manager=RECOMMENDATION_MANAGER)
+        case EnsureConfigMapDeleted(name):
+            await cluster.delete("ConfigMap", namespace, name)
         case RestoreTarget(body) | BorrowReplica(body) | ReturnReplica(body):
             await cluster.replace(body)
         case EvictPod(name, uid):

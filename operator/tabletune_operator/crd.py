@@ -266,10 +266,13 @@ class Rollout(Model):
         )
     )
 
-    mode: Literal["Patch", "Admission", "Recommend"] = Field(
+    mode: Literal["Patch", "Admission", "Recommend", "ConfigFile"] = Field(
         default="Patch",
         description="Patch writes the table to the target. Admission leaves the target as it is and adds the table to its new pods, by the "
-        "operator's webhook (chart value admission.enabled). Recommend only shows it and leaves the target alone.",
+        "operator's webhook (chart value admission.enabled). Recommend leaves the target alone and writes an overlay for it to the "
+        "ConfigMap <name>-tabletune. ConfigFile writes the file that the target's engine reads (--config, ConfigMap "
+        "<name>-tabletune-config), and "
+        "one annotation to its pod template by which replicas start again.",
     )
     replace: Literal["Wait", "Evict"] = Field(
         default="Wait",

@@ -11,6 +11,7 @@ from tabletune import formats
 from tabletune.speculative_config import LONGEST_FIELD, TABLE_FIELD, parse_speculative_config
 from tabletune.table import Table
 from tabletune.verdict import VerdictKind
+from tabletune_operator.launch_file import parse_setting
 from tabletune_operator.observation import Damage, Files
 
 REUSED_FROM_ANNOTATION = "tabletune.io/reused-from"
@@ -38,7 +39,20 @@ def parse_files(name: str, data: Mapping[str, str], reused_from: str | None, uid
     except ValueError as error:
         return Damage(f"ConfigMap {name}, {error} The file is not used. Restore it, or measure again (delete it).")
     digest = hashlib.sha256(json.dumps([data[file] for file in READ_FILES]).encode()).hexdigest()[:12]
-    return Files(profile, acceptance, table, config, digest, reused_from, formats.digest_of(data), _parse_fleet(name, data), uid)
+    tracked, bare = formats.digest_of(data), _parse_bare(data.get(formats.VLLM_YAML, ""))
+    return Files(profile, acceptance, table, config, digest, reused_from, tracked, _parse_fleet(name, data), uid, bare)
+
+
+def _parse_bare(text: str) -> dict[str, Any] | None:
+    """What an engine without the plugin gets; None: nothing that it could follow."""
+    setting = parse_setting(text)
+    if setting is None:
+        return None
+    try:
+        Table.parse(setting.get(TABLE_FIELD))
+    except ValueError:
+        return None
+    return dict(setting)
 
 
 def _parse_fleet(name: str, data: Mapping[str, str]) -> formats.FleetFile | Damage | None:

@@ -14,15 +14,19 @@ from typing import Any
 from tabletune.acceptance import Counts
 from tabletune.formats import AcceptanceFile, FleetFile, TableFile
 from tabletune.profile import Profile
+from tabletune.recommendation_file import RecommendationFile
 from tabletune.table import Table
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import Condition
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.kinds import Kind, called, kind_of
+from tabletune_operator.launch_file import LaunchFile
 from tabletune_operator.loan import Loan
+from tabletune_operator.manifest import Manifest
 from tabletune_operator.owners import Owner, Writer
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.progress import Progress
+from tabletune_operator.recommendation import NOTHING_STORED, Stored
 from tabletune_operator.status import DraftTableStatus
 from tabletune_operator.target import Target, TargetError
 
@@ -178,6 +182,7 @@ class Workload:
     revised: bool
     replicas: tuple[Replica, ...]
     launched: Mapping[str, Any] | None  # speculative config that we rolled out; None: not rolled out, or speculation off
+    manifest: Manifest | None = None  # what of ours its user wrote into it; None: `original` is no Target
 
     @property
     def kind(self) -> Kind:
@@ -259,6 +264,7 @@ class Files:
     tracked: str  # digest of the files that sidecars work from
     fleet: FleetFile | Damage | None
     uid: str  # of the ConfigMap
+    bare: Mapping[str, Any] | None = None  # what an engine without the plugin gets; None: nothing, or its file cannot be read
 
     @property
     def kind(self) -> VerdictKind:
@@ -300,4 +306,7 @@ class Observation:
     donors: tuple[Donor, ...]
     around: Surroundings = NOTHING_AROUND
     rollouts: Queue = NO_QUEUE  # the other DraftTables of the namespace: who rolls out now, and who waits to
+    stored: Stored = NOTHING_STORED  # our own files beside the Job's
+    recommended: RecommendationFile | None = None  # what was recommended before; a file that cannot be read is none
+    launch_file: LaunchFile | None = None  # the ConfigMap of mode ConfigFile
     webhook: Webhook | None = None  # None: the operator runs without one

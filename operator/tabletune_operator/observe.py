@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from tabletune.formats import FormatError
+from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, parse_recommendation
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.conditions import clipped, parse_conditions
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
@@ -19,8 +21,10 @@ from tabletune_operator.drift import as_applied, foreign_speculation, is_put_bac
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
-from tabletune_operator.kinds import DEPLOYMENT, KINDS, called, kind_of
+from tabletune_operator.kinds import DEPLOYMENT, KINDS, called, kind_of, template_of, with_template
+from tabletune_operator.launch_file import KEY, LaunchFile, launch_map_name, parse_launch_file
 from tabletune_operator.loan import Loan, LoanError, read_loan
+from tabletune_operator.manifest import Manifest, as_before, read_manifest
 from tabletune_operator.nodes import CPU, gpu_pool, matching_nodes, product_of
 from tabletune_operator.observation import (
     NOTHING_AROUND,
@@ -41,11 +45,13 @@ from tabletune_operator.observation import (
     Workload,
 )
 from tabletune_operator.owners import ARGUMENTS, find_owner, find_writer
+from tabletune_operator.parts import without_parts
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
 from tabletune_operator.podstate import parse_pod
 from tabletune_operator.pool_queue import read_queue
 from tabletune_operator.profiling import FINGERPRINT_ANNOTATION
 from tabletune_operator.progress import PROGRESS_ANNOTATION, Progress, ProgressError, parse_progress
+from tabletune_operator.recommendation import NOTHING_STORED, parse_stored
 from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, RecordError, restore, rolled_digest
 from tabletune_operator.rollout import APPROVE_ANNOTATION, SIDECAR_CONTAINER
 from tabletune_operator.rollout_queue import read_rollouts
@@ -102,6 +108,14 @@ def _read_drift(running: Body, *, told: bool) -> _Drift:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What we wrote before for a target that its user writes himself."""
+
+    recommended: RecommendationFile | None
+    launch_file: LaunchFile | None
+
+
 class Observer:
     """Reads for all DraftTables of one operator."""
 
@@ -141,12 +155,13 @@ class Observer:
         if own is None:
             return None
         draft, now = parse_draft(own), self._clock()
+        own_map = _named(config_maps, config_map_name(ref.name))
+        ours = _Own(_recommended(own_map), await self._launch_file(draft, config_maps))
         body, between = await self._read_target(own)
         around = await self._around(draft)
-        workload = await self._workload(body, between, pods, draft, around) if body is not None else None
+        workload = await self._workload(body, between, pods, draft, own=ours, around=around) if body is not None else None
         pool, products, room = await self._pool(draft, workload, pods)
         job = next((_parse_job(j, pods, _engine_of(workload)) for j in jobs if j["metadata"]["name"] == job_name(ref.name)), None)
-        own_map = next((m for m in config_maps if m["metadata"]["name"] == config_map_name(ref.name)), None)
         return Observation(
             draft=draft,
             now=now,
@@ -164,6 +179,9 @@ class Observer:
             donors=tuple(_donors(config_maps, ref)),
             around=_surroundings(workload, around, room),
             rollouts=read_rollouts(tables, ref, now),
+            stored=parse_stored(own_map.get("data") or {}, own_map["metadata"]["uid"]) if own_map is not None else NOTHING_STORED,
+            recommended=ours.recommended,
+            launch_file=ours.launch_file,
             webhook=self._webhook(ref),
         )
 
@@ -178,9 +196,19 @@ class Observer:
         body, between = await asyncio.gather(self._cluster.read(kind, namespace, name, version), lists)
         return body, tuple(each for found in between for each in found)
 
-    async def _workload(self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft, around: _Around) -> Workload:
+    async def _launch_file(self, draft: Draft, config_maps: Iterable[Body]) -> LaunchFile | None:
+        """One that outlived another DraftTable of this name has no labels, and is of use in its mode only."""
+        name = launch_map_name(draft.ref.name)
+        found: Body | None = _named(config_maps, name)
+        if found is None and not isinstance(draft.spec, Damage) and draft.spec.rollout.mode == "ConfigFile":
+            found = await self._cluster.read("ConfigMap", draft.ref.namespace, name)
+        return parse_launch_file(found) if found is not None else None
+
+    async def _workload(
+        self, body: Body, between: tuple[Body, ...], pods: Iterable[Body], draft: Draft, *, own: _Own, around: _Around
+    ) -> Workload:
         running, revised = kind_of(body).running(body, between), kind_of(body).is_seen(body, between)
-        original, drift = await self._original(body, running, draft, revised=revised)
+        original, drift, manifest = await self._original(body, running, draft, own, revised=revised)
         annotations = body["metadata"].get("annotations") or {}
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
@@ -200,15 +228,16 @@ class Observer:
             writer=find_writer(body, engine, drift.arguments),
             revised=revised,
             replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
+            manifest=manifest,
         )
 
     async def _original(
-        self, body: Body, running: Body | None, draft: Draft, *, revised: bool
-    ) -> tuple[Target | TargetError | Damage, _Drift]:
-        """The target as its user wrote it, and what somebody else wrote in place of our speculative config."""
+        self, body: Body, running: Body | None, draft: Draft, own: _Own, *, revised: bool
+    ) -> tuple[Target | TargetError | Damage, _Drift, Manifest | None]:
+        """The target as its user wrote it, what somebody else wrote in place of our speculative config, and what of ours is the user's."""
         if running is None:
             told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
-            return TargetError("WaitingForTarget", told), _Drift()
+            return TargetError("WaitingForTarget", told), _Drift(), None
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
         drift = _Drift()
         try:
@@ -216,15 +245,23 @@ class Observer:
             drift = _read_drift(running, told=revised or not kind_of(body).written_whole)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
             wanted = restore(as_applied(running) if drift.foreign is not None and not drift.put_back else running)
-            target = parse_target(wanted, container, await self._config_maps(draft.ref.namespace, config_map_of(wanted, container)))
-            return (replace(target, base=restore(body)) if target.kind.written_whole else target), drift
+            written = template_of(wanted)
+            if not kind_of(body).written_whole:
+                wanted = with_template(wanted, without_parts(written))
+            target = parse_target(wanted, container, await self._config_maps(draft.ref, config_map_of(wanted, container)))
+            manifest = read_manifest(target, written, draft.ref.name)
+            target = as_before(target, manifest, own.recommended, own.launch_file)
+            return (replace(target, base=restore(body)) if target.kind.written_whole else target), drift, manifest
         except TargetError as error:
-            return error, drift
+            return error, drift, None
         except RecordError as error:
-            return Damage(str(error)), drift
+            return Damage(str(error)), drift, None
 
-    async def _config_maps(self, namespace: str, name: str | None) -> dict[str, Mapping[str, str]]:
-        found = await self._cluster.read("ConfigMap", namespace, name) if name is not None else None
+    async def _config_maps(self, ref: ObjectRef, name: str | None) -> dict[str, Mapping[str, str]]:
+        """That which holds the target's --config file. Ours says nothing: what it said before we wrote it is what counts (as_before)."""
+        if name == launch_map_name(ref.name):
+            return {name: {KEY: "{}"}}
+        found = await self._cluster.read("ConfigMap", ref.namespace, name) if name is not None else None
         return {} if found is None or name is None else {name: found.get("data") or {}}
 
     async def _around(self, draft: Draft) -> _Around:
@@ -422,6 +459,18 @@ def _progress(text: str | None) -> Progress | Damage | None:
         return None if text is None else parse_progress(text)
     except ProgressError as error:
         return Damage(str(error))
+
+
+def _named(bodies: Iterable[Body], name: str) -> Body | None:
+    return next((body for body in bodies if body["metadata"]["name"] == name), None)
+
+
+def _recommended(config_map: Body | None) -> RecommendationFile | None:
+    text = (config_map.get("data") or {}).get(RECOMMENDATION) if config_map is not None else None
+    try:
+        return parse_recommendation(text) if text is not None else None
+    except FormatError:
+        return None  # written anew
 
 
 def _files(config_map: Body | None) -> Files | Damage | None:

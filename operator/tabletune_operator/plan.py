@@ -47,7 +47,7 @@ class EnsureJobAccessDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ApplyConfigMap:
-    """Write another DraftTable's files as our own."""
+    """Write a ConfigMap: another DraftTable's files as our own, or the file that engines read at their start (mode ConfigFile)."""
 
     manifest: Mapping[str, Any]
 
@@ -60,11 +60,37 @@ class ApplyFleet:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyRecommendation:
+    """Write an overlay beside the other files of our ConfigMap. It names the ConfigMap's uid, so it can never create one."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureConfigMapDeleted:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyRollout:
     """Server-side apply of our fields to the target. It names the target's uid, so it can never create one.
 
     A manifest with a resource version is the whole object, to be written as an update.
     """
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyLaunchFile:
+    """Write what was decided into the file that engines read at their start (mode ConfigFile)."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyMark:
+    """Server-side apply of the one annotation by which replicas start again (mode ConfigFile), or of nothing, which takes it away."""
 
     manifest: Mapping[str, Any]
 
@@ -106,7 +132,11 @@ Action = (
     | EnsureJobAccessDeleted
     | ApplyConfigMap
     | ApplyFleet
+    | ApplyRecommendation
+    | EnsureConfigMapDeleted
     | ApplyRollout
+    | ApplyLaunchFile
+    | ApplyMark
     | RestoreTarget
     | BorrowReplica
     | ReturnReplica

@@ -55,7 +55,7 @@ INPUTS = "inputs"
 
 OWN_IMAGE_FIELDS = ("image", "imagePullPolicy")
 
-_FILES_VOLUME = "tabletune-files"
+FILES_VOLUME = "tabletune-files"
 _FILES_PATH = "/tabletune/files"
 
 
@@ -188,7 +188,7 @@ def _build_template(request: RolloutRequest, present: Mapping[str, Mapping[str, 
             "volumes": [
                 *shared_volumes(),
                 # Optional: a replica must start even when somebody deleted the ConfigMap.
-                {"name": _FILES_VOLUME, "configMap": {"name": config_map_name(request.draft_table), "optional": True}},
+                {"name": FILES_VOLUME, "configMap": {"name": config_map_name(request.draft_table), "optional": True}},
             ],
         }
     }
@@ -264,7 +264,7 @@ def _sidecar(request: RolloutRequest) -> dict[str, Any]:
         },
         volumeMounts=[
             *shared_mounts(),
-            {"name": _FILES_VOLUME, "mountPath": _FILES_PATH, "readOnly": True},
+            {"name": FILES_VOLUME, "mountPath": _FILES_PATH, "readOnly": True},
         ],
     )
 

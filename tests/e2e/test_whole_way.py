@@ -56,7 +56,7 @@ def test_recommend_leaves_the_target_alone(place: Place) -> None:
     place.create(stand_in())
     place.wait_ready()
     place.create(draft_table(rollout={"mode": "Recommend"}))
-    place.wait("RolledOut", "Recommended", seconds=300, says="copy vllm.yaml of ConfigMap tuned-tabletune into the target")
+    place.wait("RolledOut", "Recommended", seconds=300, says="apply kustomization.yaml of ConfigMap tuned-tabletune over your own")
     place.wait("Tracking", "NothingToTrack")
     place.until(lambda: place.conditions()["Ready"]["status"] == "True", "Ready")
     place.assert_untouched()

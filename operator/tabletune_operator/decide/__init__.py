@@ -23,13 +23,14 @@ from tabletune_operator.conditions import (
     condition_of,
     keep_transition_times,
 )
-from tabletune_operator.decide.admission import judge_admission, with_left_running
+from tabletune_operator.decide.admission import with_left_running
 from tabletune_operator.decide.deletion import judge_deletion
+from tabletune_operator.decide.delivery import judge_delivery
 from tabletune_operator.decide.fleet import NOTHING_FOUND, FleetFindings, judge_fleet
 from tabletune_operator.decide.job import Profiling
 from tabletune_operator.decide.loan import judge_loan
 from tabletune_operator.decide.profile import judge_profile
-from tabletune_operator.decide.rollout import RollingOut, judge_rollout
+from tabletune_operator.decide.rollout import RollingOut
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.status import fleet_status, profile_status, table_status, verdict_status
 from tabletune_operator.decide.suspension import held_profiling, held_rollout, shown_reason
@@ -123,14 +124,10 @@ def _not_accepted(seen: Observation, accepted: Stage) -> tuple[tuple[Stage, ...]
 
 
 def _judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
-    """By the mode; a spec that cannot be read leaves everything as it is."""
-    spec = seen.draft.spec
-    if isinstance(spec, Damage):
-        return judge_rollout(seen, wanted, files)
-    if spec.rollout.mode == "Admission":
-        rolling_out = judge_admission(seen, wanted, files)
-    else:
-        rolling_out = replace(judge_rollout(seen, wanted, files), webhook=StopInjecting())
+    """With what new pods get from the webhook: nothing in any other mode. A spec that cannot be read leaves that as it is."""
+    rolling_out, spec = judge_delivery(seen, wanted, files), seen.draft.spec
+    if not isinstance(spec, Damage) and spec.rollout.mode != "Admission":
+        rolling_out = replace(rolling_out, webhook=StopInjecting())
     if isinstance(rolling_out.webhook, StopInjecting):
         rolling_out = replace(rolling_out, stage=with_left_running(rolling_out.stage, seen.workload))
     return rolling_out

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tabletune_operator.conditions import DELETING_REASONS, Accepted, short
 from tabletune_operator.decide.admission import left_running
+from tabletune_operator.decide.launch_file import delete_launch_file
 from tabletune_operator.decide.loan import judge_loan
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.observation import Damage, Observation
@@ -31,14 +32,19 @@ def judge_deletion(seen: Observation) -> tuple[tuple[Stage, ...], tuple[Action, 
         else:
             actions.append(RestoreTarget(restore(workload.body)))
             left.append(f"{workload.called} gets back what it had before")
+    kept, said = delete_launch_file(seen)
+    if kept:
+        actions += kept
+        events += said
+        left.append("the file that engines read at their start gets its old setting back")
     if seen.job is not None:
         access = job_name(name)
         actions += [EnsureJobDeleted(seen.job.name), EnsureJobAccessDeleted((("RoleBinding", access), ("Role", access)))]
         left.append(f"Job {short(seen.job.name)} and its pods end")
-    kept = left_running(workload)
-    if kept and not actions:
-        one = len(kept) == 1
-        told = f"{len(kept)} {'replica keeps' if one else 'replicas keep'} the setting that the webhook added until recreated."
+    still = left_running(workload)
+    if still and not actions:
+        one = len(still) == 1
+        told = f"{len(still)} {'replica keeps' if one else 'replicas keep'} the setting that the webhook added until recreated."
         events.append(Event("Warning", "ReplicasKeepSetting", f"{told} Restart them when it suits: kubectl rollout restart."))
     message = f"Being deleted: {'; '.join(left) or 'the target is as it was and nothing of ours is left'}. Nothing to do."
     return tuple(Stage(reason, message) for reason in DELETING_REASONS), tuple(actions), tuple(events)

@@ -6,14 +6,14 @@ spec, table or target changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut, clipped, short
 from tabletune_operator.decide.approval import approval_of, judge_approval
 from tabletune_operator.decide.guard import judge_guard
-from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, owner_text, put_back, refuse, removed, undone, with_put_back
+from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, put_back, refuse, removed, undone, with_put_back
 from tabletune_operator.decide.regression import judge_regression, worse
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
@@ -22,8 +22,7 @@ from tabletune_operator.drift import is_in_place
 from tabletune_operator.kept import is_kept, rolled_inputs
 from tabletune_operator.launch import config_to_launch, why_restart
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Workload
-from tabletune_operator.plan import ApplyRollout, Inject, RestoreTarget, StopInjecting
-from tabletune_operator.pods import config_map_name
+from tabletune_operator.plan import Action, ApplyRollout, Inject, RestoreTarget, StopInjecting
 from tabletune_operator.restore import restore, template_digest
 from tabletune_operator.rollout import Rollout, RolloutRequest, build_rollout
 from tabletune_operator.status import RolloutQueue, RolloutStatus
@@ -54,15 +53,8 @@ class _Failing:
     why: str
 
 
-def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:
+def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
     """`wanted` and `files` are None while an earlier stage has no answer: what is rolled out then stays, and is watched."""
-    rolling, owner = _judge(seen, wanted, files), None if seen.workload is None else owner_text(seen.workload.managed_by)
-    if rolling.status is not None:
-        return replace(rolling, status=rolling.status.model_copy(update={"owner": owner}))
-    return replace(rolling, status=RolloutStatus(owner=owner)) if owner is not None else rolling
-
-
-def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
     remembered = seen.draft.status.rollout
     workload = seen.workload
     if workload is None:  # one that is made again under this name has had no roll-out
@@ -76,8 +68,8 @@ def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> Rol
         return _watch(seen, workload, remembered, None)
     if files.kind is VerdictKind.PRESENT:
         return _keep(seen, wanted, workload, files, ours=ours)
-    if wanted.spec.rollout.mode == "Recommend":
-        return RollingOut(_recommend(seen, workload, files, ours=ours), None)
+    if ours and wanted.spec.rollout.mode != "Patch":
+        return RollingOut(give_back(workload, f"spec.rollout.mode is {wanted.spec.rollout.mode} now"), None)
     if workload.foreign is not None and not workload.put_back:
         return RollingOut(drifted(workload, workload.foreign), remembered)
     if files.kind is VerdictKind.OFF and not ours and wanted.target.speculation is None:
@@ -153,16 +145,6 @@ def _keep(seen: Observation, wanted: Wanted, workload: Workload, files: Files, *
     return RollingOut(give_back(workload, "The setting that was there before is the best one now"), None)
 
 
-def _recommend(seen: Observation, workload: Workload, files: Files, *, ours: bool) -> Stage:
-    if ours:
-        return give_back(workload, "spec.rollout.mode is Recommend now")
-    if files.kind is VerdictKind.OFF:
-        step = "To follow it remove --speculative-config from the target"
-    else:
-        step = f"To follow it copy vllm.yaml of ConfigMap {short(config_map_name(seen.draft.ref.name))} into the target"
-    return Stage(RolledOut.RECOMMENDED, f"Mode Recommend: {workload.called} is not changed. {step}, or set spec.rollout.mode to Patch.")
-
-
 def _next_step(
     seen: Observation, wanted: Wanted, workload: Workload, files: Files, rollout: Rollout, *, ours: bool, why: str
 ) -> RollingOut:
@@ -231,21 +213,26 @@ def _stopped(seen: Observation, workload: Workload, files: Files, request: str) 
 
 def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, files: Files | None) -> RollingOut:
     """What replicas say of the roll-out that is on the target."""
+    return watch(seen, workload, status, (RestoreTarget(restore(workload.body)),), files)
+
+
+def watch(
+    seen: Observation, workload: Workload, status: RolloutStatus | None, back: tuple[Action, ...], files: Files | None = None
+) -> RollingOut:
+    """What replicas say of the setting that they start with. `back` gives the old one back if new replicas do not come up; empty: it is
+    not ours to give back. With `files` they are also held against the setting before.
+    """
     if not workload.revised:
         stage = Stage(RolledOut.ROLLING_OUT, f"{workload.called} has the new setting; its replicas come next. Nothing to do.")
         return RollingOut(stage, status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
     failing = next((_Failing(r.pod.name, why) for r in current if (why := why_failing(seen, workload, r)) is not None), None)
+    if failing is not None and not completed and back:
+        return RollingOut(Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, failing), back), status)
     if failing is not None and not completed:
-        return RollingOut(
-            Stage(
-                RolledOut.ROLLED_BACK,
-                _rolled_back(seen, workload, failing),
-                (RestoreTarget(restore(workload.body)),),
-            ),
-            status,
-        )
+        said = f"{clipped(failing.why, 180)}. Its setting is not ours to put back: correct it where it is kept. See kubectl describe pod."
+        return RollingOut(Stage(RolledOut.ROLLING_OUT, said), status)
     regression = judge_regression(seen, files, current, status)
     if status is not None:
         status = status.model_copy(update={"worse_since": regression.since})

@@ -9,7 +9,18 @@ from tabletune_operator.decide.job import Profiling
 from tabletune_operator.decide.rollout import RollingOut
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
-from tabletune_operator.plan import Action, ApplyConfigMap, ApplyRollout, BorrowReplica, EnsureJob, EvictPod, Inject, RestoreTarget
+from tabletune_operator.plan import (
+    Action,
+    ApplyConfigMap,
+    ApplyLaunchFile,
+    ApplyMark,
+    ApplyRollout,
+    BorrowReplica,
+    EnsureJob,
+    EvictPod,
+    Inject,
+    RestoreTarget,
+)
 from tabletune_operator.status import RolloutStatus
 
 CURE = "Set spec.state to Active to go on."
@@ -33,7 +44,9 @@ def held_rollout(rolling_out: RollingOut, before: RolloutStatus | None) -> Rolli
     `before` is what is remembered of the last one, which this is no try after.
     """
     stage = rolling_out.stage
-    asked = _has(stage, ApplyRollout) or (_has(stage, RestoreTarget) and stage.reason.outlook is not Outlook.HUMAN)
+    asked = _has(stage, ApplyRollout, ApplyLaunchFile) or (
+        _has(stage, RestoreTarget, ApplyMark) and stage.reason.outlook is not Outlook.HUMAN
+    )
     evicts = _has(stage, EvictPod) and stage.reason is not RolledOut.ROLLED_BACK
     webhook = rolling_out.webhook
     # In mode Admission another setting for new pods is a roll-out too; the one that they get already goes on.

@@ -21,8 +21,10 @@ MOST_OF_A_PROBLEM = 140
 _FOLLOWED = frozenset(
     {
         RolledOut.PROVED,
-        RolledOut.PROVING,
         RolledOut.WORSE,
+        RolledOut.APPLIED,
+        RolledOut.RECOMMENDATION_OUTDATED,
+        RolledOut.PROVING,
         RolledOut.NOT_HONOURED,
         RolledOut.PLUGIN_INACTIVE,
         RolledOut.DRIFTED,
@@ -34,7 +36,7 @@ _FOLLOWED = frozenset(
 
 
 def judge_tracking(seen: Observation, rolled_out: Stage, files: Files | None, fleet: FleetFindings) -> Stage:
-    untouched = {RolledOut.RECOMMENDED, RolledOut.PRESENT_KEPT, RolledOut.SPECULATION_REMOVED}
+    untouched = {RolledOut.RECOMMENDED, RolledOut.NOT_PROVABLE, RolledOut.PRESENT_KEPT, RolledOut.SPECULATION_REMOVED}
     if rolled_out.reason in untouched or (files is not None and files.kind is VerdictKind.OFF):
         return Stage(Tracking.NOTHING_TO_TRACK, "No table of ours is in force, so there is nothing to follow. Nothing to do.")
     if not is_followed(rolled_out):

@@ -20,10 +20,11 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import LONGEST_MESSAGE, REASONS, STAGES, SUMMARIES, parse_conditions
 from tabletune_operator.decide import decide
 from tabletune_operator.files import parse_files
+from tabletune_operator.launch_file import LaunchFile, Reading, to_launch_file
 from tabletune_operator.loan import Loan, take_replica
 from tabletune_operator.observation import Damage, ObjectRef, Observation, Queue, Rival
 from tabletune_operator.owners import Owner, Writer
-from tabletune_operator.plan import ApplyRollout, BorrowReplica, EnsureJob, EnsureJobDeleted, Plan, RestoreTarget, ReturnReplica
+from tabletune_operator.plan import ApplyMark, ApplyRollout, BorrowReplica, EnsureJob, EnsureJobDeleted, Plan, RestoreTarget, ReturnReplica
 from tabletune_operator.sidecars import parse_state
 from tabletune_operator.status import DraftTableStatus
 from tabletune_operator.target import TargetError
@@ -163,6 +164,28 @@ def with_profile(**fields: Any) -> Change:
     return change
 
 
+def with_manifest(**fields: Any) -> Change:
+    def change(seen: Observation) -> Observation:
+        if seen.workload is None or seen.workload.manifest is None:
+            return seen
+        return replace(seen, workload=replace(seen.workload, manifest=replace(seen.workload.manifest, **fields)))
+
+    return change
+
+
+def reads_our_file(mark: str | None) -> Change:
+    """A target that we did not roll out, and what its engine reads at its start."""
+    held = LaunchFile("uid-file", is_labelled=True, text=to_launch_file("chat", None), before={"method": "ngram"}, others={})
+
+    def change(seen: Observation) -> Observation:
+        seen = with_manifest(reading=Reading(is_read=True, problem=None), mark=mark)(seen)
+        if seen.workload is None:
+            return seen
+        return replace(seen, workload=replace(seen.workload, owner=None, rolled=None), launch_file=held)
+
+    return change
+
+
 OBJECT: dict[str, Change] = {
     "as it is": same,
     "deleting": lambda seen: replace(seen, draft=replace(seen.draft, deleting=True)),
@@ -171,6 +194,7 @@ OBJECT: dict[str, Change] = {
     "recommend": with_rollout(mode="Recommend"),
     "manual": with_rollout(approval="Manual"),
     "another approved": lambda seen: replace(seen, draft=replace(with_rollout(approval="Manual")(seen).draft, approve="0123456789ab")),
+    "config file": with_rollout(mode="ConfigFile"),
     "borrows": with_profile(placement="BorrowReplica"),
     "never": with_profile(policy="Never"),
     "asked again": lambda seen: replace(seen, draft=replace(seen.draft, reprofile="1")),
@@ -198,6 +222,9 @@ TARGET: dict[str, Change] = {
     "lent, unreadable": lent(with_replicas=1, damaged=True),
     "not honoured": with_sidecars("NotHonoured"),
     "silent": with_sidecars(None),
+    "reads our file": reads_our_file(None),
+    "reads our file, marked": reads_our_file("abc123"),
+    "has an overlay": with_manifest(has_parts=True),
 }
 RESULT: dict[str, Change] = {
     "as it is": same,
@@ -238,6 +265,7 @@ def test_every_state_has_a_decision_that_keeps_the_rules(scene: str, obj: str, t
     plan = decide(seen)
     assert plan.requeue_seconds > 0
     check_actions(seen, plan)
+    check_marks(seen, plan)
     if plan.status is not None:
         check_status(plan)
     if obj == "no finalizer":
@@ -282,6 +310,15 @@ def check_actions(seen: Observation, plan: Plan) -> None:
             assert action.manifest["metadata"]["uid"] == "uid-decode"
         if isinstance(action, RestoreTarget | BorrowReplica | ReturnReplica):
             assert action.body["metadata"]["resourceVersion"]
+
+
+def check_marks(seen: Observation, plan: Plan) -> None:
+    for action in plan.actions:
+        if isinstance(action, ApplyMark):
+            assert action.manifest.get("spec", {}).keys() <= {"template"}
+            assert action.manifest["metadata"].keys() == {"name", "namespace", "uid"}
+            assert "spec" not in action.manifest or (seen.job is None and not seen.draft.deleting)
+            assert not any(isinstance(other, ApplyRollout | RestoreTarget) for other in plan.actions), "one way at a time"
 
 
 def check_status(plan: Plan) -> None:

@@ -150,6 +150,7 @@ class World:
         self.status_writes = 0
         self.writes: list[str] = []
         self._serial = 0
+        self._applied: dict[tuple[tuple[str, str], str], Body] = {}  # by object and field manager
         for body in objects:
             self.put(body)
 
@@ -205,11 +206,13 @@ class World:
             self.status_writes += 1
             return
         merged = _merged(live or {"metadata": {"uid": f"uid-{key[1]}", "creationTimestamp": to_time(self.now)}}, body)
+        _prune(merged, self._applied.get((key, manager), {}), body)
+        self._applied[key, manager] = copy.deepcopy(dict(body))
         self.put(merged)
         if body["kind"] == "Job" and body["spec"].get("activeDeadlineSeconds") is not None:
             self.end_job(body["metadata"]["name"].removesuffix("-profile"), failed=True)
         if body["kind"] in KINDS:
-            assert "replicas" not in body["spec"], "replicas belongs to whoever scales"
+            assert "replicas" not in body.get("spec", {}), "replicas belongs to whoever scales"
             merged["metadata"]["generation"] += 1
             self._controllers[key[0]](key[1])
 
@@ -465,6 +468,15 @@ def _merged(live: Any, applied: Any) -> Any:
             by_name[item["name"]] = _merged(by_name.get(item["name"]), item)
         return list(by_name.values())
     return copy.deepcopy(applied)
+
+
+def _prune(live: Any, before: Any, applied: Any) -> None:
+    """What a manager applied before and does not now is deleted: here only out of maps of texts, such as annotations and data."""
+    for key, value in before.items():
+        if isinstance(value, Mapping):
+            _prune(live.get(key) or {}, value, applied.get(key) or {})
+        elif isinstance(value, str) and key not in applied:
+            live.pop(key, None)
 
 
 def serving(*more: Any, target: Body | None = None, **spec: Any) -> World:

@@ -54,6 +54,33 @@ def test_refuses_the_tables_that_vllm_refuses(table: object, words: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "flags", "words"),
+    [
+        pytest.param("a.yaml", 'speculative-config: {"method": "x", "oops": 1}\n', [], "oops", id="the file's setting is read"),
+        pytest.param("a.yaml", "# nothing\n", [], "NoneType", id="an empty file"),
+        pytest.param("a.json", "{}", [], "yaml/yml type", id="another kind of file"),
+        pytest.param("a.yaml", None, [], "Unable to read", id="no file"),
+        pytest.param("a.yaml", "{}\n", ["--config", "b.yaml"], "one file", id="two files"),
+    ],
+)
+def test_ends_at_a_config_file_where_vllm_ends(tmp_path: Path, name: str, text: str | None, flags: list[str], words: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, str(LAUNCHER), "serve", "m", "--port", str(free_port()), "--config", str(tmp_path / name), *flags]
+    environment = {"REPLAY_START_SECONDS": "0"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert words in ended.stderr
+
+
+def test_flags_win_over_a_config_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text('# ours\nspeculative-config: {"method": "x", "oops": 1}\n')
+    ended = run_to_end({**SPECULATIVE, "num_speculative_tokens_per_batch_size": []}, "--config", str(tmp_path / "a.yaml"))
+    assert "must not be empty" in ended.stderr
+    assert "oops" not in ended.stderr
+
+
+@pytest.mark.parametrize(
     ("flags", "env", "words"),
     [
         pytest.param([], {"REPLAY_VERSION": "0.23.0"}, "Unexpected keyword argument", id="before tables"),

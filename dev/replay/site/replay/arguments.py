@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from vllm.config import (
@@ -27,13 +28,45 @@ DEFAULT_MAX_MODEL_LEN = 8192
 MAX_CAPTURE_SIZE = 512
 
 
+def with_file(argv: Sequence[str]) -> list[str]:
+    """The options of `--config FILE` before those of the command, as vLLM puts them; one `key: JSON or text` a line is read of YAML.
+
+    Raises ValueError where vLLM ends: two files, another name than .yaml or .yml, none there, or nothing in it.
+    """
+    items = list(argv)
+    if "--config" not in items:
+        return items
+    at = items.index("--config")
+    if items.count("--config") > 1 or at + 1 == len(items):
+        raise ValueError(f"--config: vLLM takes one file, got {items.count('--config')} options")
+    path = Path(items[at + 1])
+    if path.suffix not in {".yaml", ".yml"}:
+        raise ValueError(f"Config file must be of a yaml/yml type. {path.suffix} supplied")
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ValueError(f"Unable to read the config file at {path}: {error}") from error
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not lines:
+        raise ValueError(f"{path}: 'NoneType' object has no attribute 'items'")
+    options: list[str] = []
+    for line in lines if lines != ["{}"] else []:
+        key, colon, value = line.partition(": ")
+        if not colon or line.startswith((" ", "-")):
+            raise ValueError(f"{path}: the stand-in reads lines of `key: value` only, got {line!r:.60}")
+        options += [f"--{key}", value]
+    rest = [*items[:at], *items[at + 2 :]]
+    first = 1 if rest and not rest[0].startswith("-") else 0  # after the model
+    return [*rest[:first], *options, *rest[first:]]
+
+
 class Arguments:
-    """The flags of one command, last one wins, `--a_b`, `--a-b`, `--a b` and `--a=b` alike."""
+    """The flags of one command, last one wins, `--a_b`, `--a-b`, `--a b` and `--a=b` alike; those of a `--config` file first."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self.model: str | None = None
         self.values: dict[str, str] = {}
-        items = list(argv)
+        items = with_file(argv)
         while items:
             item = items.pop(0)
             if not item.startswith("-"):

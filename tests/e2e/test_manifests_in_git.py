@@ -1,0 +1,92 @@
+"""Targets whose manifests are in Git: the recommended overlay applied by its user, and the file that engines read at their start."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from place import Place, to_bytes
+from workloads import DRAFT, Body, draft_table, stand_in
+
+from tabletune_operator.launch_file import parse_setting
+
+MARK = "tabletune.io/table-digest"
+OVERLAY = ("kustomization.yaml", "tabletune-patch.yaml")
+PRESENT = yaml.safe_load(DRAFT)
+SPECULATION = {"method": PRESENT["method"], "model": PRESENT["model"], "maxDraftLength": PRESENT["num_speculative_tokens"]}
+
+
+def apply_overlay(place: Place, base: Body, files: Mapping[str, str]) -> None:
+    """As its user does: the base and, beside it, the files as they are in the ConfigMap."""
+    with tempfile.TemporaryDirectory() as checkout:
+        folder = Path(checkout)
+        (folder / "base").mkdir()
+        (folder / "base" / "modelserver.yaml").write_text(yaml.safe_dump(base))
+        (folder / "base" / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ["modelserver.yaml"]}))
+        (folder / "tuned").mkdir()
+        for name in OVERLAY:
+            (folder / "tuned" / name).write_text(files[name])
+        place.cluster.kubectl("apply", "-n", place.namespace, "-k", str(folder / "tuned"))
+
+
+def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(place: Place) -> None:
+    place.create(stand_in())
+    place.wait_ready()
+    place.create(draft_table(rollout={"mode": "Recommend"}))
+    place.wait("RolledOut", "Recommended", seconds=300)
+    place.assert_untouched()
+    apply_overlay(place, stand_in(), place.get("ConfigMap", "tuned-tabletune")["data"])
+    applied = to_bytes(place.template())
+    place.wait("RolledOut", "Applied", seconds=300)
+    place.until(lambda: place.conditions()["Tracking"]["status"] == "True", "it is followed")
+    assert place.jobs_started() == 1
+    assert place.revision() == 2
+    place.delete_and_wait()
+    assert to_bytes(place.template()) == applied
+
+
+def reading() -> Body:
+    """An engine that names the file, as the condition says."""
+    target = stand_in(args=("--config", "/etc/tabletune/vllm.yaml"))
+    pod = target["spec"]["template"]["spec"]
+    pod["containers"][0]["volumeMounts"] = [{"name": "tabletune-config", "mountPath": "/etc/tabletune"}]
+    pod["volumes"] = [{"name": "tabletune-config", "configMap": {"name": "tuned-tabletune-config"}}]
+    return target
+
+
+def mark(place: Place) -> str | None:
+    found: str | None = place.template()["metadata"].get("annotations", {}).get(MARK)
+    return found
+
+
+def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(place: Place) -> None:
+    # At the same moment, as a tool of Git does: the pod waits for the file, and starts with the setting that Git says.
+    place.create(reading())
+    place.create(draft_table(rollout={"mode": "ConfigFile"}, speculation=SPECULATION))
+    place.wait_ready()
+    data = place.get("ConfigMap", "tuned-tabletune-config")["data"]
+    assert parse_setting(data["vllm.yaml"]) == PRESENT
+    place.wait("RolledOut", "NotProvable", seconds=300, says="tabletune-patch.yaml")
+    place.wait_ready()
+    assert mark(place) is not None
+    assert place.revision() == 2
+    data = place.get("ConfigMap", "tuned-tabletune-config")["data"]
+    assert "num_speculative_tokens_per_batch_size" in (parse_setting(data["vllm.yaml"]) or {})
+
+    # Plugin and sidecar come by Git, once. The operator still writes its annotation and nothing else.
+    apply_overlay(place, reading(), data)
+    place.wait("RolledOut", "Proved", seconds=300)
+    assert place.jobs_started() == 1
+    marked = place.template()
+    place.delete_and_wait()
+    assert mark(place) is None
+    place.wait_ready()
+    del marked["metadata"]["annotations"][MARK]
+    if not marked["metadata"]["annotations"]:
+        del marked["metadata"]["annotations"]
+    assert to_bytes(place.template()) == to_bytes(marked)
+    kept = place.get("ConfigMap", "tuned-tabletune-config")
+    assert parse_setting(kept["data"]["vllm.yaml"]) == PRESENT, "its engine reads it at every start"
+    assert place.leftovers() == []
