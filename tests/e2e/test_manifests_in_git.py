@@ -13,6 +13,7 @@ from workloads import DRAFT, Body, draft_table, stand_in
 from tabletune_operator.launch_file import parse_setting
 
 MARK = "tabletune.io/table-digest"
+LABEL = "tabletune.io/drafttable=tuned"
 OVERLAY = ("kustomization.yaml", "tabletune-patch.yaml")
 PRESENT = yaml.safe_load(DRAFT)
 SPECULATION = {"method": PRESENT["method"], "model": PRESENT["model"], "maxDraftLength": PRESENT["num_speculative_tokens"]}
@@ -43,7 +44,8 @@ def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(
     place.until(lambda: place.conditions()["Tracking"]["status"] == "True", "it is followed")
     assert place.jobs_started() == 1
     assert place.revision() == 2
-    place.delete_and_wait()
+    place.delete("DraftTable", "tuned")
+    place.until(lambda: not place.list("DraftTable") and not place.list("ConfigMap", LABEL), "the DraftTable and its files are gone")
     assert to_bytes(place.template()) == applied
 
 

@@ -73,6 +73,13 @@ def test_ends_at_a_config_file_where_vllm_ends(tmp_path: Path, name: str, text: 
     assert words in ended.stderr
 
 
+def test_a_flag_that_says_none_wins_over_a_config_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text('speculative-config: {"method": "x", "oops": 1}\n')
+    ended = run_to_end("None", "--config", str(tmp_path / "a.yaml"), "--port", "none")
+    assert "expected an integer" in ended.stderr, "it came as far as the port"
+    assert "oops" not in ended.stderr
+
+
 def test_flags_win_over_a_config_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text('# ours\nspeculative-config: {"method": "x", "oops": 1}\n')
     ended = run_to_end({**SPECULATIVE, "num_speculative_tokens_per_batch_size": []}, "--config", str(tmp_path / "a.yaml"))

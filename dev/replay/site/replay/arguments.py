@@ -100,7 +100,7 @@ class Arguments:
         Raises ValueError when the JSON cannot be read.
         """
         settings: dict[str, Any] = {}
-        if "--speculative-config" in self.values:
+        if self.values.get("--speculative-config", "None") not in {"", "None"}:  # vLLM's spelling of "not given", over a file that gives it
             found = json.loads(self.values["--speculative-config"])
             if not isinstance(found, dict):
                 raise ValueError("--speculative-config: expected a JSON object")
