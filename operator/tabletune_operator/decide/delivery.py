@@ -31,15 +31,14 @@ def judge_delivery(seen: Observation, wanted: Wanted | None, files: Files | None
     return replace(rolling, status=RolloutStatus(owner=owner)) if owner is not None else rolling
 
 
-def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each case
+def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> RollingOut:  # noqa: PLR0911 - one for each mode
     spec, workload = seen.draft.spec, seen.workload
     # What mode Patch rolled out is given back first, whatever is wanted now.
     patched = workload is not None and (workload.rolled is not None or isinstance(workload.original, Damage))
-    if not isinstance(spec, DraftTableSpec):
+    if isinstance(spec, DraftTableSpec) and spec.rollout.mode == "Admission":
+        return _admit(seen, spec, wanted, files, patched=patched)
+    if not isinstance(spec, DraftTableSpec) or patched:
         return judge_rollout(seen, wanted, files)
-    judge = judge_admission if spec.rollout.mode == "Admission" else judge_rollout
-    if patched:
-        return judge(seen, wanted, files)
     if spec.rollout.mode == "ConfigFile":
         refused = _without_mark(workload)
         return judge_launch_file(seen, spec, wanted, files) if refused is None else RollingOut(refused, seen.draft.status.rollout)
@@ -47,13 +46,18 @@ def _judge(seen: Observation, wanted: Wanted | None, files: Files | None) -> Rol
     if blocked is not None:
         return RollingOut(blocked, seen.draft.status.rollout)
     if workload is None or wanted is None or files is None or files.kind is VerdictKind.BLOCKED:
-        return judge(seen, wanted, files)
+        return judge_rollout(seen, wanted, files)
     if spec.rollout.mode == "Recommend":
         return judge_recommendation(seen, wanted, workload, files)
     blocked = _overlaid(workload) if files.kind is not VerdictKind.PRESENT else None
-    if blocked is not None:
-        return RollingOut(blocked, seen.draft.status.rollout)
-    return judge(seen, wanted, files)
+    return RollingOut(blocked, seen.draft.status.rollout) if blocked is not None else judge_rollout(seen, wanted, files)
+
+
+def _admit(seen: Observation, spec: DraftTableSpec, wanted: Wanted | None, files: Files | None, *, patched: bool) -> RollingOut:
+    refused = judge_left_file(seen, spec.rollout.mode) if not patched else None
+    if refused is None and not patched and seen.workload is not None and files is not None and files.kind is not VerdictKind.PRESENT:
+        refused = _overlaid(seen.workload)
+    return judge_admission(seen, wanted, files) if refused is None else RollingOut(refused, seen.draft.status.rollout, StopInjecting())
 
 
 def _without_mark(workload: Workload | None) -> Stage | None:
