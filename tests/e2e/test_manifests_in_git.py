@@ -32,6 +32,12 @@ def apply_overlay(place: Place, base: Body, files: Mapping[str, str]) -> None:
         place.cluster.kubectl("apply", "-n", place.namespace, "-k", str(folder / "tuned"))
 
 
+def delete_and_wait(place: Place) -> None:
+    """Pods of an overlay that is still in Git keep the DraftTable's label."""
+    place.delete("DraftTable", "tuned")
+    place.until(lambda: not place.list("DraftTable") and not place.list("ConfigMap", LABEL), "the DraftTable and its files are gone")
+
+
 def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(place: Place) -> None:
     place.create(stand_in())
     place.wait_ready()
@@ -44,8 +50,7 @@ def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(
     place.until(lambda: place.conditions()["Tracking"]["status"] == "True", "it is followed")
     assert place.jobs_started() == 1
     assert place.revision() == 2
-    place.delete("DraftTable", "tuned")
-    place.until(lambda: not place.list("DraftTable") and not place.list("ConfigMap", LABEL), "the DraftTable and its files are gone")
+    delete_and_wait(place)
     assert to_bytes(place.template()) == applied
 
 
@@ -82,7 +87,7 @@ def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(pl
     place.wait("RolledOut", "Proved", seconds=300)
     assert place.jobs_started() == 1
     marked = place.template()
-    place.delete_and_wait()
+    delete_and_wait(place)
     assert mark(place) is None
     place.wait_ready()
     del marked["metadata"]["annotations"][MARK]
