@@ -211,7 +211,7 @@ def test_nothing_of_mode_admission_is_there_by_default(cluster: Cluster) -> None
     (deployment,) = (body for body in bodies if body["kind"] == "Deployment")
     (operator,) = deployment["spec"]["template"]["spec"]["containers"]
     assert not [item for item in operator["env"] if "ADMISSION" in item["name"]]
-    assert [port["name"] for port in operator["ports"]] == ["health"]
+    assert [port["name"] for port in operator["ports"]] == ["health", "metrics"]
 
 
 @pytest.mark.parametrize("arguments", [ADMITTING, (*ADMITTING, "--set", "admission.certificates=CertManager")], ids=["own", "cert-manager"])
