@@ -28,7 +28,6 @@ from tabletune_tuner.outcome import Status
 from tabletune_tuner.progress import Event, to_line
 from tabletune_tuner.publish import FolderSink
 from tabletune_tuner.run import run
-from tabletune_tuner.sweep_plan import cannot_win
 
 PORT = 8347
 
@@ -116,9 +115,8 @@ def test_measures_decides_and_publishes_though_the_engine_is_killed_and_hangs(
     assert sorted(p.name for p in out.iterdir()) == sorted(FILES)
     profile = parse_profile((out / PROFILE).read_text())
     assert {(c.batch_size, c.draft_length) for c in profile.cells} == {(B, k) for B in (1, 2, 3) for k in (0, 1, 2)}
-    times = profile.step_times()
-    repeats = {(B, k): 1 if cannot_win(times[B], k) else options.repeats for B in times for k in times[B]}
-    assert all(c.samples >= repeats[c.batch_size, c.draft_length] * options.output_tokens for c in profile.cells)
+    # A longer length that can win with no traffic is measured once.
+    assert all(c.samples >= options.output_tokens * (1 if c.draft_length else options.repeats) for c in profile.cells)
     assert {c.batch_size for c in profile.baseline} == {1, 2, 3}
     # Steps with a prefill, at the largest batch size and the ends of the lengths.
     assert {(c.batch_size, c.draft_length) for c in profile.prefill} == {(3, 0), (3, 2)}
@@ -131,6 +129,7 @@ def test_measures_decides_and_publishes_though_the_engine_is_killed_and_hangs(
     assert {(t.from_length, t.to_length) for t in profile.transitions} >= set(edges(out))
     assert all(t.tries >= 5 and t.failures == 0 for t in profile.transitions)
     # A drafter that runs a model costs time: at each batch size two guesses take longer than none.
+    times = profile.step_times()
     assert sum(times[B][2] for B in times) > sum(times[B][0] for B in times)
 
     acceptance = parse_acceptance((out / ACCEPTANCE).read_text())
