@@ -24,6 +24,7 @@ class Wrong:
     spec_cure: Mapping[str, Any] | None = None
 
 
+SERVE = "vllm serve replay/qwen3-4b --port 8000"
 PLAIN = stand_in()["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -39,7 +40,7 @@ WRONG = (
         "shell",
         "TargetShellString",
         "Write command [vllm, serve] and args as a list.",
-        with_container(stand_in("shell", replicas=0), command=["sh", "-c"], args=["exec vllm serve replay/qwen3-4b --port 8000"]),
+        with_container(stand_in("shell", replicas=0), command=["sh", "-c"], args=[f"{SERVE} || {SERVE}"]),  # which one is it?
         cure={"command": ["vllm", "serve"], "args": PLAIN["args"]},
     ),
     Wrong(
