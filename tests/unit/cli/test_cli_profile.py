@@ -129,6 +129,12 @@ def test_errors_are_json_when_json_was_asked_for(tmp_path: Path) -> None:
     assert json.loads(result.stderr)["error"]["code"] == "BadArgument"
 
 
+def hear_signals() -> None:
+    """In the new process: tests that a shell runs in the background ignore SIGINT, and what they start would too."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start_beside_a_silent_engine(folder: Path, *before: str) -> subprocess.Popen[str]:
     """The command with an engine that never answers, once that engine runs; its process id is in folder/pid."""
     engine = folder / "vllm"
@@ -136,7 +142,7 @@ def start_beside_a_silent_engine(folder: Path, *before: str) -> subprocess.Popen
     engine.chmod(0o755)
     command = [str(Path(sys.executable).with_name("tabletune")), "profile", "--out", str(folder / "out"), "--max-draft-length", "3"]
     command += ["--method", "ngram", "--prompt-count", "8", "--", str(engine), *SERVE[1:]]
-    process = subprocess.Popen([*before, *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*before, *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=hear_signals)
     deadline = time.monotonic() + WAIT_SECONDS
     while not (folder / "pid").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
