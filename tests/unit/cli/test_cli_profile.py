@@ -129,10 +129,8 @@ def test_errors_are_json_when_json_was_asked_for(tmp_path: Path) -> None:
     assert json.loads(result.stderr)["error"]["code"] == "BadArgument"
 
 
-def hear_signals() -> None:
-    """In the new process: tests that a shell runs in the background ignore SIGINT, and what they start would too."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+HEARING = ("env", "--default-signal=INT,HUP,TERM")
+"""Tests that a shell runs in the background ignore SIGINT, and what they start would too."""
 
 
 def start_beside_a_silent_engine(folder: Path, *before: str) -> subprocess.Popen[str]:
@@ -142,7 +140,7 @@ def start_beside_a_silent_engine(folder: Path, *before: str) -> subprocess.Popen
     engine.chmod(0o755)
     command = [str(Path(sys.executable).with_name("tabletune")), "profile", "--out", str(folder / "out"), "--max-draft-length", "3"]
     command += ["--method", "ngram", "--prompt-count", "8", "--", str(engine), *SERVE[1:]]
-    process = subprocess.Popen([*before, *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=hear_signals)
+    process = subprocess.Popen([*HEARING, *before, *command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + WAIT_SECONDS
     while not (folder / "pid").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
