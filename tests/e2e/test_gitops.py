@@ -40,7 +40,7 @@ CASES = {
     "flux": Case("flux", "ManagedElsewhere"),
     "argo": Case("argo", "ManagedElsewhere"),
     "argo-untold": Case("argo", "PutBack", rollout={"ownership": "Override"}),
-    # By drift alone: a sync that has read the old arguments when ours come writes them back, whatever it was told (docs/gitops-conflicts.md).
+    # By drift alone: a sync that had read the old arguments when ours came writes them back (docs/gitops-conflicts.md).
     "argo-told": Case("argo", "Proved", TOLD, {"ownership": "Override"}),
 }
 
