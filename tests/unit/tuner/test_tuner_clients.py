@@ -80,7 +80,9 @@ def clients_of(server: Server) -> Clients:
 
 
 def children() -> set[int]:
-    return {int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
+    """Client processes of this one. Others may have been started by tests before, such as multiprocessing's tracker."""
+    found = {int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()}
+    return {pid for pid in found if b"load_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 @pytest.mark.parametrize(
