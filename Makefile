@@ -11,7 +11,7 @@ help: ## List the targets
 
 ##@ The main job
 .PHONY: demo demo-down
-demo: ## Do the whole job on a cluster of its own: cold about 25 minutes, warm about 10 (ENGINE=replay: a stand-in engine, 4 minutes)
+demo: ## Do the whole job on a cluster of its own: cold about 25 minutes, warm about 10 (ENGINE=replay: a stand-in engine, 3 minutes)
 	@$(VENV)/bin/python dev/demo/main.py
 
 demo-down: ## Take the demonstration and its cluster away
