@@ -15,6 +15,7 @@ from typing import Any
 
 from tabletune_operator.injection import Injection, WorkloadKey
 from tabletune_operator.kinds import KINDS
+from tabletune_operator.label_selector import selects
 from tabletune_operator.restore import DIGEST_ANNOTATION
 from tabletune_operator.rollout import RolloutRequest, build_rollout
 from tabletune_operator.target import Target, TargetError, parse_target
@@ -100,16 +101,7 @@ def build_patch(pod: Body, injection: Injection) -> list[Operation]:
     target = _parse(pod, injection)
     if not _has_ours(pod, injection):
         _check_measured(target, injection)
-    rollout = build_rollout(
-        RolloutRequest(
-            draft_table=injection.draft_table.name,
-            target=target,
-            config=injection.config,
-            controller=injection.controller,
-            image=injection.own_image,
-            python_path=injection.python_path,
-        )
-    )
+    rollout = build_rollout(request_of(injection, target))
     template = target.kind.template_of(rollout.apply)
     annotations = {**template["metadata"].get("annotations", {}), DIGEST_ANNOTATION: injection.digest}
     operations: list[Operation] = []
@@ -118,26 +110,21 @@ def build_patch(pod: Body, injection: Injection) -> list[Operation]:
     return operations
 
 
-def selects(selector: Body, labels: Mapping[str, str]) -> bool:
+def selects_pod(selector: Body, labels: Mapping[str, str]) -> bool:
     """Does a LabelSelector select these labels? An empty one selects nothing here: it is no target's."""
-    wanted, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
-    if not wanted and not expressions:
-        return False
-    return all(labels.get(name) == value for name, value in wanted.items()) and all(_holds(each, labels) for each in expressions)
+    return bool(selector.get("matchLabels") or selector.get("matchExpressions")) and selects(selector, labels)
 
 
-def _holds(expression: Body, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values") or ()
-    match expression["operator"]:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value is None or value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return False
+def request_of(injection: Injection, target: Target) -> RolloutRequest:
+    """The roll-out that mode Patch would make of this target."""
+    return RolloutRequest(
+        draft_table=injection.draft_table.name,
+        target=target,
+        config=injection.config,
+        controller=injection.controller,
+        image=injection.own_image,
+        python_path=injection.python_path,
+    )
 
 
 def _injection_for(request: Body, injections: Mapping[WorkloadKey, Injection]) -> Injection | None:
@@ -146,7 +133,7 @@ def _injection_for(request: Body, injections: Mapping[WorkloadKey, Injection]) -
     pod = request["object"]
     key = workload_of(pod, request["namespace"])
     injection = injections.get(key) if key is not None else None
-    if injection is None or not selects(injection.selector, pod["metadata"].get("labels") or {}):
+    if injection is None or not selects_pod(injection.selector, pod["metadata"].get("labels") or {}):
         return None
     return injection
 

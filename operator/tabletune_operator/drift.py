@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tabletune_operator.command import CommandError, read_command
@@ -26,62 +27,49 @@ def is_in_place(workload: Body, rollout: Rollout) -> bool:
     return is_intact({**workload, "metadata": {**workload["metadata"], "annotations": annotations}})
 
 
-def foreign_speculation(workload: Body) -> str | None:
-    """What somebody else wrote in place of our speculative config, for a message; None: ours is there. Raises RecordError."""
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What became of the engine's command that we wrote.
+
+    foreign: what somebody else wrote in place of our speculative config, for a message; None: ours is there.
+    put_back: and it is what was there before us.
+    launched: the speculative config that we rolled out; None: nothing, or speculation off.
+    arguments: which of `args` and `command` we write there; both where nothing is rolled out.
+    """
+
+    foreign: str | None = None
+    put_back: bool = False
+    launched: Body | None = None
+    arguments: tuple[str, ...] = ARGUMENTS
+
+
+def read_drift(workload: Body) -> Drift:
+    """Raises RecordError."""
     record = read_record(workload)
     if record is None:
-        return None
+        return Drift()
+    applied = container_of(record.applied, record.container)
+    arguments = tuple(field for field in ARGUMENTS if field in applied)
     live = next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
     if live is None:
-        return None  # parse_target says that the container is gone
-    try:
-        theirs, ours = read_command(live).speculation, read_command(applied_command(live, record)).speculation
-    except CommandError as error:
-        return error.message
+        return Drift(arguments=arguments)  # parse_target says that the container is gone
+    theirs, wrong = _read(live)
+    ours, unread = _read(applied_command(live, record))
+    if wrong is not None or unread is not None:
+        return Drift(wrong or unread, launched=ours, arguments=arguments)
     if theirs == ours:
-        return None
-    return "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
+        return Drift(launched=ours, arguments=arguments)
+    foreign = "no --speculative-config" if theirs is None else f"--speculative-config {json.dumps(theirs)}"
+    before, unread = _read(original_command(live, record))
+    return Drift(foreign, unread is None and theirs == before, ours, arguments)
 
 
-def is_put_back(workload: Body) -> bool:
-    """Did somebody write the speculative config that was there before us over ours? Raises RecordError."""
-    record, live = read_record(workload), _engine(workload)
-    if record is None or live is None:
-        return False
+def _read(container: Body) -> tuple[Body | None, str | None]:
+    """Its speculative config, or why that cannot be read."""
     try:
-        theirs = read_command(live).speculation
-        before = read_command(original_command(live, record)).speculation
-        return theirs == before != read_command(applied_command(live, record)).speculation
-    except CommandError:
-        return False
-
-
-def launched_speculation(workload: Body) -> Body | None:
-    """The speculative config that we rolled out; None: nothing, or speculation off. Raises RecordError."""
-    record, live = read_record(workload), _engine(workload)
-    if record is None or live is None:
-        return None
-    try:
-        return read_command(applied_command(live, record)).speculation
-    except CommandError:
-        return None
-
-
-def written_arguments(workload: Body) -> tuple[str, ...]:
-    """Which of `args` and `command` we write there; both where nothing is rolled out. Raises RecordError."""
-    record = read_record(workload)
-    if record is None:
-        return ARGUMENTS
-    applied = container_of(record.applied, record.container)
-    return tuple(field for field in ARGUMENTS if field in applied)
-
-
-def _engine(workload: Body) -> Body | None:
-    """The container that the record is of, as it is now."""
-    record = read_record(workload)
-    if record is None:
-        return None
-    return next((c for c in template_of(workload)["spec"]["containers"] if c["name"] == record.container), None)
+        return read_command(container).speculation, None
+    except CommandError as error:
+        return None, error.message
 
 
 def as_applied(workload: Body) -> Body:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tabletune_operator.kinds import DEPLOYMENT, template_of
+from tabletune_operator.label_selector import selects
 
 Body = Mapping[str, Any]
 
@@ -27,25 +28,3 @@ def scales(scaler: Body, workload: Body) -> bool:
     target = (scaler.get("spec") or {}).get("scaleTargetRef") or {}
     named = (target.get("kind", DEPLOYMENT.name), target.get("name"))  # KEDA's default kind
     return named == (workload["kind"], workload["metadata"]["name"])
-
-
-def selects(selector: Body | None, labels: Mapping[str, str]) -> bool:
-    """Does a LabelSelector select these labels? An empty one selects everything, none nothing."""
-    if selector is None:
-        return False
-    if not (selector.get("matchLabels") or {}).items() <= labels.items():
-        return False
-    return all(_holds(expression, labels) for expression in selector.get("matchExpressions") or ())
-
-
-def _holds(expression: Body, labels: Mapping[str, str]) -> bool:
-    key, values = expression["key"], expression.get("values") or ()
-    match expression["operator"]:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case _:  # DoesNotExist, the only other one
-            return key not in labels

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from tabletune_operator.drift import is_in_place
-from tabletune_operator.restore import RECORD_ANNOTATION, is_intact, read_record
-from tabletune_operator.rollout import INPUTS, OWN_IMAGE_FIELDS, Rollout
+from tabletune_operator.restore import is_intact, read_record
+from tabletune_operator.rollout import OWN_IMAGE_FIELDS, Rollout
 
 Body = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def is_kept(workload: Body, rollout: Rollout) -> bool:
     record = read_record(workload)
     if record is None:
         return False
-    if rolled_inputs(workload) == rollout.inputs and is_intact(workload):
+    if record.inputs == rollout.inputs and is_intact(workload):
         return True
     # Edited by its user since, in a part that is not ours: then what we would write now must be there, but for the images.
     return is_in_place(workload, _with_images(rollout, record.applied))
@@ -32,10 +32,8 @@ def is_kept(workload: Body, rollout: Rollout) -> bool:
 
 def rolled_inputs(workload: Body) -> str | None:
     """What the roll-out that is on the target was asked for; None: not rolled, or by a version that did not say. Raises RecordError."""
-    if read_record(workload) is None:
-        return None
-    found: str | None = json.loads(workload["metadata"]["annotations"][RECORD_ANNOTATION]).get(INPUTS)
-    return found
+    record = read_record(workload)
+    return None if record is None else record.inputs
 
 
 def _with_images(rollout: Rollout, applied: Body) -> Rollout:

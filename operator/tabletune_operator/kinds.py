@@ -110,7 +110,7 @@ class Kind(ABC):
 
     def again(self, workload: Body) -> str:
         """What makes another try of a roll-out, for a message: a command where there is one."""
-        return f"kubectl rollout restart {self.short_name}/{workload['metadata']['name']}"
+        return f"kubectl rollout restart {kubectl_name(workload)}"
 
     @property
     def surges(self) -> bool:

@@ -17,7 +17,7 @@ from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, pa
 from tabletune_operator.cluster import Cluster
 from tabletune_operator.conditions import clipped, parse_conditions
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
-from tabletune_operator.drift import as_applied, foreign_speculation, is_put_back, launched_speculation, written_arguments
+from tabletune_operator.drift import Drift, as_applied, read_drift
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
 from tabletune_operator.jobs import REPROFILE_ANNOTATION, REQUEST_ANNOTATION, STOPPED_ANNOTATION
 from tabletune_operator.keepers import find_keepers
@@ -44,7 +44,7 @@ from tabletune_operator.observation import (
     Webhook,
     Workload,
 )
-from tabletune_operator.owners import ARGUMENTS, find_owner, find_writer
+from tabletune_operator.owners import find_owner, find_writer
 from tabletune_operator.parts import without_parts
 from tabletune_operator.pods import DRAFT_TABLE_LABEL, MANAGED_BY, OwnImage, config_map_name, job_name
 from tabletune_operator.podstate import parse_pod
@@ -86,26 +86,6 @@ class _Around:
     autoscalers: tuple[Body, ...]
     scaled: tuple[Body, ...]
     budgets: tuple[Body, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Drift:
-    """What became of the arguments that we wrote."""
-
-    foreign: str | None = None
-    put_back: bool = False
-    launched: Body | None = None
-    arguments: Sequence[str] = ARGUMENTS
-
-
-def _read_drift(running: Body, *, told: bool) -> _Drift:
-    """`told`: what runs tells of who wrote it. Raises RecordError."""
-    launched, arguments = launched_speculation(running), written_arguments(running)
-    return (
-        _Drift(foreign_speculation(running), is_put_back(running), launched, arguments)
-        if told
-        else _Drift(None, False, launched, arguments)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +136,10 @@ class Observer:
             return None
         draft, now = parse_draft(own), self._clock()
         own_map = _named(config_maps, config_map_name(ref.name))
-        ours = _Own(_recommended(own_map), await self._launch_file(draft, config_maps))
-        body, between = await self._read_target(own)
-        around = await self._around(draft)
+        launch_file, (body, between), around = await asyncio.gather(
+            self._launch_file(draft, config_maps), self._read_target(own), self._around(draft)
+        )
+        ours = _Own(_recommended(own_map), launch_file)
         workload = await self._workload(body, between, pods, draft, own=ours, around=around) if body is not None else None
         pool, products, room = await self._pool(draft, workload, pods)
         job = next((_parse_job(j, pods, _engine_of(workload)) for j in jobs if j["metadata"]["name"] == job_name(ref.name)), None)
@@ -233,16 +214,18 @@ class Observer:
 
     async def _original(
         self, body: Body, running: Body | None, draft: Draft, own: _Own, *, revised: bool
-    ) -> tuple[Target | TargetError | Damage, _Drift, Manifest | None]:
+    ) -> tuple[Target | TargetError | Damage, Drift, Manifest | None]:
         """The target as its user wrote it, what somebody else wrote in place of our speculative config, and what of ours is the user's."""
         if running is None:
             told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
-            return TargetError("WaitingForTarget", told), _Drift(), None
+            return TargetError("WaitingForTarget", told), Drift(), None
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
-        drift = _Drift()
+        drift = Drift()
         try:
             # What runs may lag behind what is written, and then tells nothing of who wrote it.
-            drift = _read_drift(running, told=revised or not kind_of(body).written_whole)
+            drift = read_drift(running)
+            if not revised and kind_of(body).written_whole:
+                drift = replace(drift, foreign=None, put_back=False)
             # Somebody else's speculative config is no wish of ours to measure: until it is settled, the target is what it was.
             wanted = restore(as_applied(running) if drift.foreign is not None and not drift.put_back else running)
             written = template_of(wanted)

@@ -25,6 +25,8 @@ DIGEST_ANNOTATION = f"{GROUP}/table-digest"
 """On the pod template, so that replicas show which roll-out they belong to."""
 
 RECORD_VERSION = 1
+INPUTS = "inputs"
+"""Key of the record: digest of what the roll-out was asked for, which is the same in every version of the operator."""
 SOCKET_VARIABLE, WARM_UP_VARIABLE = "TABLETUNE_SOCKET", "TABLETUNE_WARM_UP_SECONDS"
 OWN_VARIABLES = (SOCKET_VARIABLE, WARM_UP_VARIABLE)
 
@@ -71,6 +73,7 @@ class Record:
     template_digest: str
     own: Mapping[str, Any] | None = None  # `spec` of an object that is written whole, as far as we wrote it
     ours: Mapping[str, Any] | None = None  # what we wrote into it
+    inputs: str | None = None  # digest of what the roll-out was asked for; None: by a version that did not say
 
 
 def rolled_digest(workload: Mapping[str, Any]) -> str | None:
@@ -143,6 +146,7 @@ def read_record(workload: Mapping[str, Any]) -> Record | None:
             value["templateDigest"],
             value.get("own"),
             value.get("ours"),
+            value.get(INPUTS),
         )
         container_of(record.applied, record.container)
     except (ValueError, TypeError, KeyError, StopIteration) as error:

@@ -30,6 +30,7 @@ from tabletune_operator.pods import (
 )
 from tabletune_operator.restore import (
     DIGEST_ANNOTATION,
+    INPUTS,
     MERGED,
     OWNER_ANNOTATION,
     PYTHON_PATH,
@@ -49,9 +50,6 @@ APPROVE_ANNOTATION = f"{GROUP}/approve"
 SIDECAR_CONTAINER = "tabletune-sidecar"
 SIDECAR_PORT = 9478
 MOST_WARM_UP_SECONDS, WARM_UP_SHARE = 10, 20
-
-INPUTS = "inputs"
-"""Key of the record: digest of what the roll-out was asked for, which is the same in every version of the operator."""
 
 OWN_IMAGE_FIELDS = ("image", "imagePullPolicy")
 

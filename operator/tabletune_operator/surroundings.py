@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tabletune_operator.keepers import scales, selects
+from tabletune_operator.keepers import scales
 from tabletune_operator.kinds import replicas_of
+from tabletune_operator.label_selector import selects
 from tabletune_operator.nodes import free_by_node
 from tabletune_operator.observation import Budget
 

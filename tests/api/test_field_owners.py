@@ -9,7 +9,7 @@ import pytest
 from api_server import Api
 from test_workloads import CONFIG, example, path, roll
 
-from tabletune_operator.drift import foreign_speculation, is_put_back, launched_speculation, written_arguments
+from tabletune_operator.drift import read_drift
 from tabletune_operator.loan import FIELD_MANAGER
 from tabletune_operator.owners import find_owner, find_writer
 from tabletune_operator.restore import restore
@@ -29,14 +29,14 @@ def applied(api: Api, namespace: str, manager: str) -> dict[str, Any]:
 
 def test_a_manifest_that_is_applied_again_is_a_put_back_of_its_manager(api: Api, namespace: str) -> None:
     rolled = roll(api, applied(api, namespace, ARGO), CONFIG)
-    assert (is_put_back(rolled), launched_speculation(rolled)) == (False, CONFIG)
+    assert (read_drift(rolled).put_back, read_drift(rolled).launched) == (False, CONFIG)
     back = applied(api, namespace, ARGO)
-    writer = find_writer(back, ENGINE, written_arguments(back))
+    writer = find_writer(back, ENGINE, read_drift(back).arguments)
     assert writer is not None and writer.at is not None
-    assert (writer.manager, is_put_back(back)) == (ARGO, True)
-    assert foreign_speculation(back) is not None
+    assert (writer.manager, read_drift(back).put_back) == (ARGO, True)
+    assert read_drift(back).foreign is not None
     again = roll(api, back, CONFIG)
-    assert (is_put_back(again), foreign_speculation(again)) == (False, None)
+    assert (read_drift(again).put_back, read_drift(again).foreign) == (False, None)
 
 
 def test_an_update_of_the_arguments_is_its_managers(api: Api, namespace: str) -> None:
@@ -44,9 +44,9 @@ def test_an_update_of_the_arguments_is_its_managers(api: Api, namespace: str) ->
     (engine,) = rolled["spec"]["template"]["spec"]["containers"]
     engine["args"] = [*engine["args"][:-2], "--speculative-config", '{"method":"ngram","num_speculative_tokens":5}']
     edited = api.update(one(rolled), rolled, manager="kubectl-edit")
-    writer = find_writer(edited, ENGINE, written_arguments(edited))
+    writer = find_writer(edited, ENGINE, read_drift(edited).arguments)
     assert writer is not None
-    assert (writer.manager, is_put_back(edited)) == ("kubectl-edit", False)
+    assert (writer.manager, read_drift(edited).put_back) == ("kubectl-edit", False)
 
 
 def test_what_we_give_back_ourselves_is_nobodys(api: Api, namespace: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from api_server import TOKEN, Api, cluster_binaries
 from test_workloads import CONFIG, example, give_back, path, roll
 
-from tabletune_operator.drift import foreign_speculation
+from tabletune_operator.drift import read_drift
 from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, is_intact, rolled_digest
 
 REVISION = "deployment.kubernetes.io/revision"
@@ -88,7 +88,7 @@ def test_undoing_to_an_earlier_table_brings_its_own_record_back(api: Api, namesp
     after = undo(api, namespace, before["metadata"]["name"], 2)
     assert rolled_digest(after) == rolled_digest(first) != rolled_digest(second)
     assert is_intact(after)
-    assert foreign_speculation(after) is None
+    assert read_drift(after).foreign is None
     assert give_back(api, after)["spec"] == before["spec"], "and from there the way back is still known"
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
-from tabletune_operator.admission import KINDS_TOLD
+from tabletune_operator.admission import KINDS_TOLD, request_of
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
 from tabletune_operator.decide.approval import judge_approval
 from tabletune_operator.decide.eviction import Held, Replicas, next_eviction
@@ -18,13 +18,12 @@ from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved,
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.injection import Injection, WorkloadKey
-from tabletune_operator.kinds import kubectl_name
 from tabletune_operator.observation import Damage, Files, Observation, Replica, Webhook, Workload
 from tabletune_operator.plan import EvictPod, Inject, StopInjecting
 from tabletune_operator.restore import template_digest
-from tabletune_operator.rollout import RolloutRequest, build_rollout
+from tabletune_operator.rollout import build_rollout
 from tabletune_operator.status import RolloutStatus
-from tabletune_operator.target import Target, TargetError
+from tabletune_operator.target import TargetError
 from tabletune_operator.times import clock, parse_time, to_time
 
 GRACE = timedelta(seconds=10)
@@ -65,7 +64,7 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, what), remembered, StopInjecting())
     injection = build_injection(seen, wanted, files)
     try:
-        build_rollout(_request_of(injection, wanted.target))
+        build_rollout(request_of(injection, wanted.target))
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered, StopInjecting())
     request = f"{injection.digest}-{template_digest(wanted.target.template)[:8]}"
@@ -111,27 +110,12 @@ def with_left_running(stage: Stage, workload: Workload | None) -> Stage:
     left = left_running(workload)
     if not left or workload is None or stage.reason not in _LEFT_ALONE:
         return stage
-    return replace(stage, message=f"{_left(left)} Restart them when it suits: {_restart(workload)}. {stage.message}")
-
-
-def _restart(workload: Workload) -> str:
-    return f"kubectl rollout restart {kubectl_name(workload.body)}"
+    return replace(stage, message=f"{_left(left)} Restart them when it suits: {workload.kind.again(workload.body)}. {stage.message}")
 
 
 def _left(left: tuple[Replica, ...]) -> str:
     one = len(left) == 1
     return f"{len(left)} {'replica' if one else 'replicas'} of mode Admission {'keeps' if one else 'keep'} the setting until recreated."
-
-
-def _request_of(injection: Injection, target: Target) -> RolloutRequest:
-    return RolloutRequest(
-        draft_table=injection.draft_table.name,
-        target=target,
-        config=injection.config,
-        controller=injection.controller,
-        image=injection.own_image,
-        python_path=injection.python_path,
-    )
 
 
 def _setting_of(status: RolloutStatus | None) -> str | None:
@@ -165,7 +149,7 @@ def _still_taken_back(seen: Observation, workload: Workload, digest: str) -> Sta
         RolledOut.ROLLED_BACK,
         told
         or f"The setting kept a new replica of {workload.called} from starting, so new pods get none. Not tried again until spec or "
-        f"target changes. To try now: {_restart(workload)}",
+        f"target changes. To try now: {workload.kind.again(workload.body)}",
         tuple(_evict(each) for each in _live(workload) if each.pod.digest == digest and why_failing(seen, workload, each) is not None),
     )
 
@@ -262,7 +246,7 @@ def _replacing(seen: Observation, workload: Workload, replicas: Replicas, desire
             f"{len(replicas.admitted)} of {len(replicas.all)} replicas run the setting, and new pods do not get it now: "
             f"{clipped(problem, 160)} They serve as their template says.",
         )
-    counts, restart = f"{len(replicas.admitted)} of {len(replicas.all)} replicas", _restart(workload)
+    counts, restart = f"{len(replicas.admitted)} of {len(replicas.all)} replicas", workload.kind.again(workload.body)
     if not evicts:
         return Stage(
             RolledOut.WAITING_FOR_RESTART,

@@ -16,7 +16,7 @@ from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.rollout import RollingOut, watch
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
-from tabletune_operator.kinds import kind_of, kubectl_name, put, template_of
+from tabletune_operator.kinds import kind_of, put, template_of
 from tabletune_operator.launch_file import (
     LaunchFile,
     build_config_map,
@@ -174,7 +174,7 @@ def _not_again(case: _Case, ended: Condition | None) -> Stage:
     return Stage(
         RolledOut.PUT_BACK,
         f"The old file of {case.workload.called} is back after our roll-out, by a roll-back that was cut short or by another writer. "
-        f"Left as it is. To try again: kubectl rollout restart {kubectl_name(case.workload.body)}.",
+        f"Left as it is. To try again: {case.workload.kind.again(case.workload.body)}.",
     )
 
 

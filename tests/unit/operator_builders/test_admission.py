@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from json_patch import patched
 from server_side_apply import apply
 
-from tabletune_operator.admission import Answer, ReviewError, answer, build_patch, selects, workload_of
+from tabletune_operator.admission import Answer, ReviewError, answer, build_patch, selects_pod, workload_of
 from tabletune_operator.crd import Controller
 from tabletune_operator.injection import Injection, InjectionTable, WorkloadKey
 from tabletune_operator.observation import ObjectRef
@@ -265,7 +265,7 @@ def test_the_workload_of_a_pod(owner: tuple[str, str, str], labels: dict[str, st
     ],
 )
 def test_selectors(selector: Body, selected: bool) -> None:
-    assert selects(selector, {"a": "1"}) is selected
+    assert selects_pod(selector, {"a": "1"}) is selected
 
 
 def test_the_digest_is_of_the_setting_not_of_the_pod() -> None:

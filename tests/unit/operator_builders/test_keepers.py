@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from deployments import llm_d
 
-from tabletune_operator.keepers import find_keepers, selects
+from tabletune_operator.keepers import find_keepers
+from tabletune_operator.label_selector import selects
 
 NAME = llm_d()["metadata"]["name"]
 LABELS = {"app": "chat", "tier": "gpu"}

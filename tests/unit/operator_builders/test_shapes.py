@@ -15,7 +15,7 @@ from tabletune.argv import fold_speculative_config
 from tabletune.profile import Fingerprint
 from tabletune_operator.command import CommandError, read_command, with_written
 from tabletune_operator.crd import Controller
-from tabletune_operator.drift import as_applied, foreign_speculation
+from tabletune_operator.drift import as_applied, read_drift
 from tabletune_operator.pods import OwnImage
 from tabletune_operator.profiling import JobRequest, build_job
 from tabletune_operator.restore import is_intact, restore, restores_exactly
@@ -157,7 +157,7 @@ def test_rolled_and_given_back_byte_for_byte(deployment: Body, config: Mapping[s
     assert is_intact(rolled)
     assert flag_of(rolled) == config
     assert target_of(rolled).speculation == config
-    assert foreign_speculation(rolled) is None
+    assert read_drift(rolled).foreign is None
     assert restores_exactly(rolled)
     assert json.dumps(restore(rolled)["spec"]) == json.dumps(deployment["spec"])
 
@@ -177,7 +177,7 @@ def test_an_edit_of_the_user_is_kept_when_ours_goes(deployment: Body) -> None:
     for field in ("command", "args"):
         if field in engine(rolled):
             engine(rolled)[field] = [item.replace("64", "32").replace("max-model-len", "max-len") for item in engine(rolled)[field]]
-    assert foreign_speculation(rolled) is None
+    assert read_drift(rolled).foreign is None
     restored = restore(rolled)
     before = read_command(engine(deployment))
     after = read_command(engine(restored))
@@ -191,7 +191,7 @@ def test_another_speculative_config_of_the_user_is_drift_and_stays(deployment: B
     theirs = {"method": "mtp", "num_speculative_tokens": 1}
     written = with_written(engine(rolled), read_command(engine(rolled)).write(theirs))
     engine(rolled).update(written)
-    assert foreign_speculation(rolled) == f"--speculative-config {json.dumps(theirs)}"
+    assert read_drift(rolled).foreign == f"--speculative-config {json.dumps(theirs)}"
     assert flag_of(dict(as_applied(rolled))) == CONFIG
     assert flag_of(restore(rolled)) == theirs
 
@@ -235,5 +235,5 @@ def test_a_script_that_is_damaged_later_is_said_to_be_foreign() -> None:
     engine(rolled)["args"] = ["vllm serve a & vllm serve b"]
     with pytest.raises(CommandError):
         read_command(engine(rolled))
-    assert "in 2 places" in (foreign_speculation(rolled) or "")
+    assert "in 2 places" in (read_drift(rolled).foreign or "")
     assert engine(restore(rolled))["args"] == ["vllm serve a & vllm serve b"]
