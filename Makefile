@@ -22,7 +22,7 @@ demo-down: ## Take the demonstration and its cluster away
 lint: ## ruff, mypy --strict, import contracts, generated files are current, manifests are valid
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --cache-dir=$(VENV)/mypy-cache
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python -m tabletune_operator.schema --check
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/python dev/manifest-checks/check.py

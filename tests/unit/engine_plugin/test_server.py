@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tabletune.channel import MAX_LINE_BYTES, Channel, ChannelClosedError, ChannelError, LineBuffer
+from tabletune_engine import server as server_module
 from tabletune_engine.server import MAX_CLIENTS, LineServer
 
 
@@ -40,7 +41,8 @@ def wait(_fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def path(folder: Path) -> Iterator[str]:
+def path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(server_module, "RECHECK_SECONDS", 0.2)
     server = LineServer(str(folder / "x.sock"), {"add": add, "wait": wait})
     server.start()
     eventually((folder / "x.sock").exists)
@@ -48,7 +50,7 @@ def path(folder: Path) -> Iterator[str]:
     server.close()
 
 
-def eventually(holds: Callable[[], object], seconds: float = 10.0) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
