@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_engine import DRAFT_MODEL, LAUNCH_TABLE, NGRAM, Account, Launcher, LiveEngine, eventually, is_refused, prompts
+from live_engine import DRAFT_MODEL, LAUNCH_TABLE, NGRAM, ONE_PROCESS, Account, Launcher, LiveEngine, eventually, is_refused, prompts
 
 from tabletune.channel import Channel, ChannelError
 
 
 @pytest.fixture
 def engine(launcher: Launcher) -> LiveEngine:
-    return launcher.use(DRAFT_MODEL)
+    return launcher.use(DRAFT_MODEL, ONE_PROCESS)
 
 
 def assert_counted(change: dict[str, object], replies: list[object]) -> None:
