@@ -33,6 +33,10 @@ PROMPTS = "prompts"
 TIME_SCALE = "6"
 
 
+LEAVE_SECONDS = 15
+"""The guides' own number."""
+
+
 def stand_in(
     name: str = "decode",
     *,
@@ -88,6 +92,13 @@ def with_container(deployment: Body, **fields: Any) -> Body:
     container.update(fields)
     for field in [field for field, value in fields.items() if value is None]:
         del container[field]
+    return changed
+
+
+def leaves_late(deployment: Body) -> Body:
+    """As llm-d's guides have it: the engine is told to end when no proxy sends it requests any more and those it has are answered."""
+    changed = with_container(deployment, lifecycle={"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}})
+    changed["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 2 * LEAVE_SECONDS
     return changed
 
 
