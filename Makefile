@@ -42,10 +42,10 @@ test: lint ## All tiers, on real parts (26 minutes warm on 2 cores)
 
 test-computing:
 	@$(MAKE) --no-print-directory test-engine
+	@$(MAKE) --no-print-directory test-api
 	@$(MAKE) --no-print-directory test-unit
 
 test-on-a-cluster:
-	@$(MAKE) --no-print-directory test-api
 	@$(MAKE) --no-print-directory test-chart
 	@$(MAKE) --no-print-directory test-e2e
 
