@@ -45,9 +45,9 @@ test-computing:
 	@$(MAKE) --no-print-directory test-api
 	@$(MAKE) --no-print-directory test-unit
 
+# In one run, which starts the cluster once.
 test-on-a-cluster:
-	@$(MAKE) --no-print-directory test-chart
-	@$(MAKE) --no-print-directory test-e2e
+	$(PYTEST) tests/chart tests/e2e
 
 test-unit: ## Pure parts and single processes
 	$(PYTEST) tests/unit
