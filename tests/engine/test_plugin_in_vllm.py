@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_engine import DRAFT_MODEL, LAUNCH_TABLE, NGRAM, ONE_PROCESS, Account, Launcher, LiveEngine, eventually, is_refused, prompts
+from live_engine import DRAFT_MODEL, LAUNCH_TABLE, NGRAM, ONE_PROCESS, Account, Launcher, LiveEngine, Reply, eventually, is_refused, prompts
 
 from tabletune.channel import Channel, ChannelError
 
@@ -112,10 +112,17 @@ def test_a_table_swapped_under_load_holds_from_the_next_step_and_fails_no_reques
                 # The step that was scheduled while the table was on its way may still show the old length.
                 mixed.append((len(grown - {wanted[0][2]}), len(grown)))
 
+    def load() -> list[Reply]:
+        """However quick the engine is: while each table is in force three times."""
+        replies = []
+        while swapper.is_alive() and len(mixed) < 3 * len(tables):
+            replies += engine.complete_together(prompts(8, seed=60), max_tokens=128)
+        return replies
+
     swapper = threading.Thread(target=swap)
     swapper.start()
     try:
-        change, replies = engine.counted(lambda: engine.complete_together(prompts(8, seed=60), max_tokens=128))
+        change, replies = engine.counted(load)
     finally:
         done.set()
         swapper.join()
