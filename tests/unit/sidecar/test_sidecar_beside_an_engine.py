@@ -23,7 +23,7 @@ from sidecar_cases import CODE_TABLE, PROSE, fleet_file, texts, write
 from tabletune import formats
 from tabletune.table import Table
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 CODE_PROMPT = "def area(radius):\n    return 3.14159 * square(radius)\n\nfor r in range(10):\n    print(area(r))\n"
 PROSE_PROMPT = "The old harbour lay quiet under the morning fog, and nobody came down to the boats."
 HURRIED = Path(__file__).parent / "hurried_sidecar.py"
