@@ -114,7 +114,7 @@ class TestOneRelease:
         code, said = check_installation(cluster, running)
         assert code != 0
         assert "ok: a DraftTable is accepted" in said
-        assert "failed: tabletune-operator is not available" in said
+        assert "failed: tabletune-operator is not available: it is scaled to 0 replicas." in said
         assert not [name for name in leftovers(cluster, running) if "tabletune-test" in name]
 
 
