@@ -109,6 +109,17 @@ class PutBack(Model):
     by: ShortText | None = Field(default=None, description="Field manager, as the target's managedFields name it.")
 
 
+class ServedBefore(Model):
+    """What the engines that a roll-out replaced had counted since their start, by vLLM's own metrics."""
+
+    engine: ShortText = Field(description="Digest of their container as its user wrote it; another one is not compared with them.")
+    requests: Count = Field(description="That ended, but for those that their client ended.")
+    errors: Count = Field(description="Of these requests, those that the engine failed.")
+    gaps: Count = Field(description="Between the tokens of a request.")
+    stalls: Count = Field(description="Of these gaps, those longer than a second that no preemption explains.")
+    steps: Count
+
+
 class RolloutStatus(Model):
     """The roll-out of the target."""
 
@@ -123,6 +134,7 @@ class RolloutStatus(Model):
     put_backs: Annotated[tuple[PutBack, ...], Field(max_length=4)] | None = Field(
         default=None, description="The last times.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
+    before: ServedBefore | None = Field(default=None, description="What replicas are held against after the roll-out.")
     worse_since: Time | None = Field(default=None, description="Since when replicas do beyond doubt worse than with the setting before.")
 
 

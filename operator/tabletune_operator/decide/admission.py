@@ -15,6 +15,7 @@ from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, s
 from tabletune_operator.decide.approval import judge_approval
 from tabletune_operator.decide.eviction import Held, Replicas, next_eviction
 from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved, judge_rollout, needs_gpu, refusing, why_failing
+from tabletune_operator.decide.served import served_before
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.injection import Injection, WorkloadKey
@@ -74,11 +75,17 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
     unapproved = None if known else judge_approval(seen, wanted.spec, workload, files)
     if unapproved is not None:
         return RollingOut(unapproved, remembered)
-    status = remembered if known else RolloutStatus(digest=request, started_at=to_time(seen.now))
+    status = remembered if known else _started(seen, workload, request, injection.digest)
     if ours:
         return RollingOut(_take_back(seen, workload), status, Inject(injection))
     evicts = wanted.spec.rollout.replace == "Evict"
     return _watch(seen, workload, injection.digest, status, evicts=evicts, webhook=seen.webhook, injection=injection)
+
+
+def _started(seen: Observation, workload: Workload, request: str, digest: str) -> RolloutStatus:
+    """A try that begins now; replicas without the setting are those that it replaces."""
+    replaced = [each for each in workload.replicas if each.pod.digest != digest]
+    return RolloutStatus(digest=request, started_at=to_time(seen.now), before=served_before(workload, replaced))
 
 
 def build_injection(seen: Observation, wanted: Wanted, files: Files) -> Injection:

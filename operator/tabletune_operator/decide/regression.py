@@ -1,4 +1,4 @@
-"""After a roll-out: do replicas do beyond doubt worse than with the setting before? Crash loops, and goodput.
+"""After a roll-out: do replicas do beyond doubt worse than with the setting before? Crash loops, goodput, failed requests, stalls.
 
 Wrong alarms cost two restarts of every replica, so each doubt is counted for the new setting, and missing data says nothing.
 
@@ -7,6 +7,8 @@ with live acceptance (`goodput` of docs/protocol.md), so load and acceptance can
 lengths alike (long contexts, another load on the node) would be so with the setting before too: that share, which sidecars tell, is
 taken out. What is left are stalls and lengths that cost more than was measured. With prompts much longer than the profiled ones
 prefills take what no profile says, and nothing is judged.
+
+Failed requests and stalls are held against what the engines before had counted (served.py).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from datetime import timedelta
 
 from tabletune.verdict import ArmName, VerdictKind
 from tabletune_operator.conditions import clipped, short
+from tabletune_operator.decide.served import find_worse
 from tabletune_operator.decide.stage import percent
 from tabletune_operator.decide.start_table import LEAST_STEPS, measuring_error
 from tabletune_operator.observation import Files, Observation, Replica, SidecarState
@@ -62,6 +65,8 @@ def judge_regression(seen: Observation, files: Files | None, current: Sequence[R
         what = f"{len(crashing)} of {len(current)} new replicas crash: {short(pod.name)}, {pod.out_of_memory or pod.crash}"
         return Regression(what, pod.name, known.worse_since or to_time(seen.now), certain=True)
     found = _lost_goodput(files, current) if files is not None else None
+    if found is None and seen.workload is not None:
+        found = find_worse(seen.workload, current, known.before)
     if found is None:
         return FINE
     since = parse_time(known.worse_since) if known.worse_since is not None else seen.now

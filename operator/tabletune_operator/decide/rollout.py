@@ -6,7 +6,7 @@ spec, table or target changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
@@ -15,6 +15,7 @@ from tabletune_operator.decide.approval import approval_of, judge_approval
 from tabletune_operator.decide.guard import judge_guard
 from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, put_back, refuse, removed, undone, with_put_back
 from tabletune_operator.decide.regression import judge_regression, worse
+from tabletune_operator.decide.served import served_before
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
@@ -93,15 +94,20 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
     if ours and (is_in_place(workload.body, rollout) or is_kept(workload.body, rollout)):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
         known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.inputs}-")
-        return _watch(seen, workload, remembered if known else _started(seen, workload, files, _request(rollout, wanted.target)), files)
+        request = _request(rollout, wanted.target)
+        rolling = _watch(seen, workload, remembered if known else _started(seen, workload, files, request), files)
+        if rolling.stage.reason is RolledOut.ROLLED_BACK and rolling.status is not None:
+            # The target may have been edited or restarted since: what is taken back is the try of now.
+            return replace(rolling, status=rolling.status.model_copy(update={"digest": request}))
+        return rolling
     why = ""
     if running is not None and files.speculative_config is not None:
         why = why_restart(running, files.speculative_config, files.table.launch_lengths, runner) or ""
     return _next_step(seen, wanted, workload, files, rollout, ours=ours, why=why)
 
 
-def _started(seen: Observation, workload: Workload, files: Files, request: str) -> RolloutStatus:
-    """A roll-out that begins now. Earlier put-backs stay remembered."""
+def _started(seen: Observation, workload: Workload, files: Files, request: str, counted: tuple[Replica, ...] = ()) -> RolloutStatus:
+    """A roll-out that begins now. Earlier put-backs stay remembered. `counted`: the replicas that it replaces."""
     before, profile = seen.draft.status.rollout, seen.draft.status.profile
     return RolloutStatus(
         digest=request,
@@ -110,6 +116,7 @@ def _started(seen: Observation, workload: Workload, files: Files, request: str) 
         approved=approval_of(seen, files),
         reprofile=profile.reprofile if profile is not None else None,
         put_backs=before.put_backs if before is not None else None,
+        before=served_before(workload, counted),
     )
 
 
@@ -170,7 +177,7 @@ def _next_step(
         f"{workload.called} gets the new setting{because}: {workload.kind.replacing(workload.body)}",
         (ApplyRollout(rollout.apply),),
     )
-    return RollingOut(stage, _started(seen, workload, files, request))
+    return RollingOut(stage, _started(seen, workload, files, request, workload.replicas))
 
 
 def _held(seen: Observation, wanted: Wanted, workload: Workload, files: Files, why: str) -> RollingOut | None:
@@ -237,7 +244,7 @@ def watch(
     if status is not None:
         status = status.model_copy(update={"worse_since": regression.since})
     if regression.certain and regression.found is not None:
-        return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found)), status)
+        return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found), back), status)
     refused = refusing(current)
     if refused is not None:
         return RollingOut(refused, status)
@@ -247,11 +254,16 @@ def watch(
     return RollingOut(stage, status)
 
 
-def _worse(seen: Observation, workload: Workload, found: _Failing) -> Stage:
+def _worse(seen: Observation, workload: Workload, found: _Failing, back: tuple[Action, ...]) -> Stage:
+    if not back:
+        return Stage(
+            RolledOut.WORSE,
+            f"{clipped(found.why, 180)}. Serving goes on. Its setting is not ours to put back: correct it where it is kept.",
+        )
     spec = seen.draft.spec
     if isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report":
         return Stage(RolledOut.WORSE, worse(found.why))
-    return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), (RestoreTarget(restore(workload.body)),))
+    return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), back)
 
 
 def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:

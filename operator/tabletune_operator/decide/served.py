@@ -1,0 +1,123 @@
+"""What engines counted before a roll-out and after it: requests that ended in an error, and stalls. Pure.
+
+Both are shares of what an engine counted since it started, so an engine that starts again only begins anew, and nothing needs to be
+remembered but the sum of the engines that were replaced. Of two shares that differ little nobody can say which setting did it, so a
+replica does worse only where the score interval of its share (`intervals.wilson`, which has a width also where nothing was counted) lies
+above the one of before, above twice that share, and above it by `Measure.least`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tabletune.intervals import wilson
+from tabletune_operator.engine_counts import STALL_SECONDS
+from tabletune_operator.observation import Replica, Served, Workload
+from tabletune_operator.restore import container_of, template_digest
+from tabletune_operator.status import ServedBefore
+from tabletune_operator.target import Target
+
+CONFIDENCE = 0.9999
+"""Of the two intervals that must not meet: they are looked at hundreds of times in the two hours."""
+
+WORSE_TIMES = 2.0
+"""So many times the share of before, at least: traffic of another hour moves it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`part` of `whole`, of which `worth` were independent of each other (no more than `whole`)."""
+
+    part: float
+    whole: float
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What is compared. `least`: a share that is larger by less is never worse; `fewest`: independent trials of a new replica."""
+
+    said: str
+    share: Callable[[Served], Share]
+    least: float
+    fewest: int
+
+
+ERRORS = Measure("of requests end in an error", lambda served: Share(served.errors, served.requests, served.requests), 0.005, 200)
+
+# All requests of a step wait for it together, so gaps are worth as many independent ones as there were steps. A thousandth of all gaps
+# is 5 % of the time where a step takes 20 ms. The first steps after a start are slow ones (caches are cold): twenty of them are less
+# than that thousandth among so many steps.
+STALLS = Measure(
+    f"of tokens come more than {STALL_SECONDS:.0f} s after the one before",
+    lambda served: Share(served.stalls, served.gaps, min(served.gaps, served.steps)),
+    0.001,
+    20_000,
+)
+
+
+def served_before(workload: Workload, replicas: Iterable[Replica]) -> ServedBefore | None:
+    """What these replicas counted, for the status; None: nothing, or what their engine is made from is not known."""
+    counted = [each.served for each in replicas if each.pod.ready and each.served is not None]
+    if not isinstance(workload.original, Target) or not any(served.requests or served.gaps for served in counted):
+        return None
+    return ServedBefore(
+        engine=_engine(workload.original),
+        requests=sum(served.requests for served in counted),
+        errors=sum(served.errors for served in counted),
+        gaps=sum(served.gaps for served in counted),
+        stalls=sum(served.stalls for served in counted),
+        steps=sum(served.steps for served in counted),
+    )
+
+
+def find_worse(workload: Workload, current: Sequence[Replica], before: ServedBefore | None) -> str | None:
+    """What half of the new replicas or more do worse, with value and limit; None: nothing, or it is not known.
+
+    One replica of several is its node's trouble, or that of the requests that it got.
+    """
+    if before is None or not isinstance(workload.original, Target) or before.engine != _engine(workload.original):
+        return None  # another image or flag since then is another cause
+    known = Served(before.requests, before.errors, before.gaps, before.stalls, before.steps)
+    for measure in (ERRORS, STALLS):
+        then = measure.share(known)
+        if not then.whole:
+            continue
+        limit = _limit(then, measure)
+        worse = [share for each in current if (share := _share(each, measure)) is not None and _low(share) > limit]
+        if worse and 2 * len(worse) >= len(current):
+            value = sum(share.part for share in worse) / sum(share.whole for share in worse)
+            replicas = f"{len(worse)} of {len(current)} new replicas"
+            return f"{replicas}: {_percent(value)} {measure.said} (limit {_percent(limit)}; before {_percent(then.part / then.whole)})"
+    return None
+
+
+def _share(replica: Replica, measure: Measure) -> Share | None:
+    """None: not known, or of too few."""
+    share = measure.share(replica.served) if replica.pod.ready and replica.served is not None else None
+    return share if share is not None and share.worth >= measure.fewest else None
+
+
+def _limit(then: Share, measure: Measure) -> float:
+    share = then.part / then.whole
+    return max(_interval(then)[1], WORSE_TIMES * share, share + measure.least)
+
+
+def _low(share: Share) -> float:
+    return _interval(share)[0]
+
+
+def _interval(share: Share) -> tuple[float, float]:
+    found = wilson(share.part * share.worth / share.whole, share.worth, CONFIDENCE)
+    return found.low, found.high
+
+
+def _percent(share: float) -> str:
+    """With two digits: a thousandth matters here."""
+    return f"{share * 100:.2f} %"
+
+
+def _engine(target: Target) -> str:
+    """As its user wrote it: a restart of the workload is no other engine."""
+    return template_digest(container_of(target.template, target.container))[:16]
