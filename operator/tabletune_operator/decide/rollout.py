@@ -13,7 +13,17 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut, clipped, short
 from tabletune_operator.decide.approval import approval_of, judge_approval
 from tabletune_operator.decide.guard import judge_guard
-from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, put_back, refuse, removed, undone, with_put_back
+from tabletune_operator.decide.put_back import (
+    drifted,
+    is_asked,
+    is_settled,
+    put_back,
+    refuse,
+    removed,
+    tried_again_at,
+    undone,
+    with_put_back,
+)
 from tabletune_operator.decide.regression import judge_regression, worse
 from tabletune_operator.decide.served import served_before
 from tabletune_operator.decide.stage import Stage, listed
@@ -213,9 +223,10 @@ def _stopped(seen: Observation, workload: Workload, files: Files, request: str) 
         stays = known.digest == request and not is_asked(known, approved=approved, reprofile=answered)
         return RollingOut(Stage(RolledOut.ROLLED_BACK, before.message), known) if stays else None
     known = with_put_back(known, seen, workload)
-    if is_settled(known, request, owner=owner, approved=approved, reprofile=answered):
+    again_at = tried_again_at(known, workload.writer)
+    if (again_at is not None and seen.now >= again_at) or is_settled(known, request, owner=owner, approved=approved, reprofile=answered):
         return None
-    return RollingOut(put_back(known, seen, workload, owner), known)
+    return RollingOut(put_back(known, seen, workload, owner, again_at), known)
 
 
 def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, files: Files | None) -> RollingOut:
