@@ -170,6 +170,7 @@ class Surroundings:
     scaling: str | None = None  # the scale or roll-out that is under way, as a clause
     budgets: tuple[Budget, ...] = ()
     room: int | None = None  # pods of the target that fit on GPUs free now; None: not known, or no GPU
+    next_taker: str | None = None  # another pod of the namespace that waits for such GPUs, and takes the next that is free
 
 
 NOTHING_AROUND = Surroundings()

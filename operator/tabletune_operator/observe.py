@@ -58,7 +58,7 @@ from tabletune_operator.rollout import APPROVE_ANNOTATION, SIDECAR_CONTAINER
 from tabletune_operator.rollout_queue import read_rollouts
 from tabletune_operator.sidecars import Silence, read_engine_version, read_served, read_sidecar
 from tabletune_operator.status import DraftTableStatus
-from tabletune_operator.surroundings import find_budgets, find_room, find_scaling
+from tabletune_operator.surroundings import find_budgets, find_next_taker, find_room, find_scaling
 from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
@@ -163,7 +163,7 @@ class Observer:
             queue=read_queue(every_table, every_job, ref, pool, now),
             files=_files(own_map),
             donors=tuple(_donors(config_maps, ref)),
-            around=_surroundings(workload, around, room),
+            around=_surroundings(workload, around, room, pods),
             rollouts=read_rollouts(tables, ref, now),
             stored=parse_stored(own_map.get("data") or {}, own_map["metadata"]["uid"]) if own_map is not None else NOTHING_STORED,
             recommended=ours.recommended,
@@ -343,11 +343,12 @@ def _keepers(deployment: Body, draft: Draft, around: _Around) -> tuple[str, ...]
     return find_keepers(deployment, (*around.autoscalers, *around.scaled), around.budgets)
 
 
-def _surroundings(workload: Workload | None, around: _Around, room: int | None) -> Surroundings:
+def _surroundings(workload: Workload | None, around: _Around, room: int | None, pods: Iterable[Body]) -> Surroundings:
     if workload is None or not isinstance(workload.original, Target):
         return NOTHING_AROUND
     budgets = find_budgets(workload.original.pod_labels, around.budgets)
-    return Surroundings(find_scaling(workload.body, around.autoscalers), budgets, room)
+    taker = find_next_taker(pods, {replica.pod.name for replica in workload.replicas}, workload.original.gpu_resource)
+    return Surroundings(find_scaling(workload.body, around.autoscalers), budgets, room, taker)
 
 
 def _by_name(product: Product) -> tuple[str, str]:

@@ -19,10 +19,11 @@ from datetime import timedelta
 
 from tabletune.verdict import ArmName, VerdictKind
 from tabletune_operator.conditions import clipped, short
+from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.served import find_worse
 from tabletune_operator.decide.stage import percent
 from tabletune_operator.decide.start_table import LEAST_STEPS, measuring_error
-from tabletune_operator.observation import Files, Observation, Replica, SidecarState
+from tabletune_operator.observation import Damage, Files, Observation, Replica, SidecarState
 from tabletune_operator.status import RolloutStatus
 from tabletune_operator.times import clock, parse_time, to_time
 
@@ -105,6 +106,11 @@ def _tells(state: SidecarState, files: Files) -> bool:
         and state.prompt_tokens is not None
         and state.prompt_tokens <= LONGER_PROMPTS * profiled
     )
+
+
+def is_only_reported(spec: DraftTableSpec | Damage) -> bool:
+    """Whether replicas that do worse keep the setting. So they do where it cannot be read what their user wants."""
+    return isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report"
 
 
 def worse(found: str) -> str:

@@ -24,7 +24,7 @@ from tabletune_operator.decide.put_back import (
     undone,
     with_put_back,
 )
-from tabletune_operator.decide.regression import judge_regression, worse
+from tabletune_operator.decide.regression import is_only_reported, judge_regression, worse
 from tabletune_operator.decide.served import served_before
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
@@ -271,8 +271,7 @@ def _worse(seen: Observation, workload: Workload, found: _Failing, back: tuple[A
             RolledOut.WORSE,
             f"{clipped(found.why, 180)}. Serving goes on. Its setting is not ours to put back: correct it where it is kept.",
         )
-    spec = seen.draft.spec
-    if isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report":
+    if is_only_reported(seen.draft.spec):
         return Stage(RolledOut.WORSE, worse(found.why))
     return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), back)
 

@@ -63,7 +63,7 @@ def served_before(workload: Workload, replicas: Iterable[Replica]) -> ServedBefo
     if not isinstance(workload.original, Target) or not any(served.requests or served.gaps for served in counted):
         return None
     return ServedBefore(
-        engine=_engine(workload.original),
+        engine=engine_of(workload.original),
         requests=sum(served.requests for served in counted),
         errors=sum(served.errors for served in counted),
         gaps=sum(served.gaps for served in counted),
@@ -77,7 +77,7 @@ def find_worse(workload: Workload, current: Sequence[Replica], before: ServedBef
 
     One replica of several is its node's trouble, or that of the requests that it got.
     """
-    if before is None or not isinstance(workload.original, Target) or before.engine != _engine(workload.original):
+    if before is None or not isinstance(workload.original, Target) or before.engine != engine_of(workload.original):
         return None  # another image or flag since then is another cause
     known = Served(before.requests, before.errors, before.gaps, before.stalls, before.steps)
     for measure in (ERRORS, STALLS):
@@ -118,6 +118,6 @@ def _percent(share: float) -> str:
     return f"{share * 100:.2f} %"
 
 
-def _engine(target: Target) -> str:
-    """As its user wrote it: a restart of the workload is no other engine."""
+def engine_of(target: Target) -> str:
+    """Digest of the container as its user wrote it: a restart of the workload is no other engine."""
     return template_digest(container_of(target.template, target.container))[:16]
