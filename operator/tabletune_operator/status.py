@@ -109,8 +109,8 @@ class PutBack(Model):
     by: ShortText | None = Field(default=None, description="Field manager, as the target's managedFields name it.")
 
 
-class ServedBefore(Model):
-    """What the engines that a roll-out replaced had counted since their start, by vLLM's own metrics."""
+class ServedCounts(Model):
+    """What several engines counted since their start, by vLLM's own metrics."""
 
     engine: ShortText = Field(description="Digest of their container as its user wrote it; another one is not compared with them.")
     requests: Count = Field(description="That ended, but for those that their client ended.")
@@ -134,8 +134,9 @@ class RolloutStatus(Model):
     put_backs: Annotated[tuple[PutBack, ...], Field(max_length=4)] | None = Field(
         default=None, description="The last times.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
-    before: ServedBefore | None = Field(default=None, description="What replicas are held against after the roll-out.")
+    before: ServedCounts | None = Field(default=None, description="Of the engines that were replaced: what the new ones are held against.")
     worse_since: Time | None = Field(default=None, description="Since when replicas do beyond doubt worse than with the setting before.")
+    worse_counted: ServedCounts | None = Field(default=None, description="What they had counted then, where that shows it.")
 
 
 class Replica(Model):

@@ -17,7 +17,7 @@ from tabletune_operator.decide.eviction import FEWEST_REPLICAS, Held, Replicas, 
 from tabletune_operator.decide.guard import find_turn
 from tabletune_operator.decide.regression import is_only_reported, judge_regression, worse
 from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved, judge_rollout, needs_gpu, refusing, why_failing
-from tabletune_operator.decide.served import engine_of, served_before
+from tabletune_operator.decide.served import engine_of, sum_served
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.injection import Injection, WorkloadKey
@@ -89,7 +89,7 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
 def _started(seen: Observation, workload: Workload, request: str, digest: str) -> RolloutStatus:
     """A try that begins now; replicas without the setting are those that it replaces."""
     replaced = [each for each in workload.replicas if each.pod.digest != digest]
-    return RolloutStatus(digest=request, started_at=to_time(seen.now), before=served_before(workload, replaced))
+    return RolloutStatus(digest=request, started_at=to_time(seen.now), before=sum_served(workload, replaced))
 
 
 def build_injection(seen: Observation, wanted: Wanted, files: Files) -> Injection:
@@ -233,7 +233,7 @@ def _watch(
         return RollingOut(Stage(RolledOut.ROLLED_BACK, message, (_evict(replica),)), _taken_back(status), StopInjecting())
     regression = judge_regression(seen, files, replicas.admitted, status)
     if status is not None:
-        status = status.model_copy(update={"worse_since": regression.since})
+        status = status.model_copy(update={"worse_since": regression.since, "worse_counted": regression.counted})
     if regression.certain and regression.found is not None:
         if is_only_reported(seen.draft.spec):
             return RollingOut(Stage(RolledOut.WORSE, worse(regression.found)), status, inject)

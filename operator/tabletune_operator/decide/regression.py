@@ -20,11 +20,11 @@ from datetime import timedelta
 from tabletune.verdict import ArmName, VerdictKind
 from tabletune_operator.conditions import clipped, short
 from tabletune_operator.crd import DraftTableSpec
-from tabletune_operator.decide.served import find_worse
+from tabletune_operator.decide.served import find_worse, goes_on, sum_served
 from tabletune_operator.decide.stage import percent
 from tabletune_operator.decide.start_table import LEAST_STEPS, measuring_error
-from tabletune_operator.observation import Damage, Files, Observation, Replica, SidecarState
-from tabletune_operator.status import RolloutStatus
+from tabletune_operator.observation import Damage, Files, Observation, Replica, SidecarState, Workload
+from tabletune_operator.status import RolloutStatus, ServedCounts
 from tabletune_operator.times import clock, parse_time, to_time
 
 WATCHED = timedelta(hours=2)
@@ -51,6 +51,7 @@ class Regression:
     pod: str = ""
     since: str | None = None  # as the status is to hold it
     certain: bool = False
+    counted: ServedCounts | None = None  # what was counted then, as the status is to hold it
 
 
 FINE = Regression()
@@ -66,13 +67,24 @@ def judge_regression(seen: Observation, files: Files | None, current: Sequence[R
         what = f"{len(crashing)} of {len(current)} new replicas crash: {short(pod.name)}, {pod.out_of_memory or pod.crash}"
         return Regression(what, pod.name, known.worse_since or to_time(seen.now), certain=True)
     found = _lost_goodput(files, current) if files is not None else None
-    if found is None and seen.workload is not None:
-        found = find_worse(seen.workload, current, known.before)
     if found is None:
-        return FINE
+        return _served_worse(seen, seen.workload, current, known) if seen.workload is not None else FINE
     since = parse_time(known.worse_since) if known.worse_since is not None else seen.now
     told = f"{found}, since {clock(since)}"
     return Regression(told, since=to_time(since), certain=seen.now - since >= SURE_AFTER)
+
+
+def _served_worse(seen: Observation, workload: Workload, current: Sequence[Replica], known: RolloutStatus) -> Regression:
+    found = find_worse(workload, current, known.before)
+    if found is None:
+        return FINE
+    first, now = known.worse_counted, sum_served(workload, current)
+    since = parse_time(known.worse_since) if known.worse_since is not None and first is not None else seen.now
+    last_long = first is not None and seen.now - since >= SURE_AFTER
+    again = goes_on(found, first, now) if first is not None and last_long else None
+    if first is None or again is False:
+        return Regression(found.said, since=to_time(seen.now), counted=now)
+    return Regression(f"{found.said}, since {clock(since)}", since=to_time(since), certain=again is True, counted=first)
 
 
 def _lost_goodput(files: Files, current: Sequence[Replica]) -> str | None:

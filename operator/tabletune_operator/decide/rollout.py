@@ -25,7 +25,7 @@ from tabletune_operator.decide.put_back import (
     with_put_back,
 )
 from tabletune_operator.decide.regression import is_only_reported, judge_regression, worse
-from tabletune_operator.decide.served import served_before
+from tabletune_operator.decide.served import sum_served
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
@@ -126,7 +126,7 @@ def _started(seen: Observation, workload: Workload, files: Files, request: str, 
         approved=approval_of(seen, files),
         reprofile=profile.reprofile if profile is not None else None,
         put_backs=before.put_backs if before is not None else None,
-        before=served_before(workload, counted),
+        before=sum_served(workload, counted),
     )
 
 
@@ -253,7 +253,7 @@ def watch(
         return RollingOut(Stage(RolledOut.ROLLING_OUT, said), status)
     regression = judge_regression(seen, files, current, status)
     if status is not None:
-        status = status.model_copy(update={"worse_since": regression.since})
+        status = status.model_copy(update={"worse_since": regression.since, "worse_counted": regression.counted})
     if regression.certain and regression.found is not None:
         return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found), back), status)
     refused = refusing(current)

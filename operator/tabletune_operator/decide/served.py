@@ -3,7 +3,7 @@
 Both are shares of what an engine counted since it started, so an engine that starts again only begins anew, and nothing needs to be
 remembered but the sum of the engines that were replaced. Of two shares that differ little nobody can say which setting did it, so a
 replica does worse only where the score interval of its share (`intervals.wilson`, which has a width also where nothing was counted) lies
-above the one of before, above twice that share, and above it by `Measure.least`.
+above the one of before, above twice that share, and above it by `Measure.least`; and where what is counted from then on says so again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tabletune.intervals import wilson
 from tabletune_operator.engine_counts import STALL_SECONDS
 from tabletune_operator.observation import Replica, Served, Workload
 from tabletune_operator.restore import container_of, template_digest
-from tabletune_operator.status import ServedBefore
+from tabletune_operator.status import ServedCounts
 from tabletune_operator.target import Target
 
 CONFIDENCE = 0.9999
@@ -36,7 +36,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What is compared. `least`: a share that is larger by less is never worse; `fewest`: independent trials of a new replica."""
+    """What is compared. `least`: a share that is larger by less is never worse; `fewest`: independent trials that a share is of."""
 
     said: str
     share: Callable[[Served], Share]
@@ -57,12 +57,12 @@ STALLS = Measure(
 )
 
 
-def served_before(workload: Workload, replicas: Iterable[Replica]) -> ServedBefore | None:
-    """What these replicas counted, for the status; None: nothing, or what their engine is made from is not known."""
+def sum_served(workload: Workload, replicas: Iterable[Replica]) -> ServedCounts | None:
+    """What these replicas counted together, for the status; None: nothing, or what their engine is made from is not known."""
     counted = [each.served for each in replicas if each.pod.ready and each.served is not None]
     if not isinstance(workload.original, Target) or not any(served.requests or served.gaps for served in counted):
         return None
-    return ServedBefore(
+    return ServedCounts(
         engine=engine_of(workload.original),
         requests=sum(served.requests for served in counted),
         errors=sum(served.errors for served in counted),
@@ -72,25 +72,53 @@ def served_before(workload: Workload, replicas: Iterable[Replica]) -> ServedBefo
     )
 
 
-def find_worse(workload: Workload, current: Sequence[Replica], before: ServedBefore | None) -> str | None:
-    """What half of the new replicas or more do worse, with value and limit; None: nothing, or it is not known.
+@dataclass(frozen=True, slots=True)
+class Worse:
+    """What half of the new replicas or more do worse: with value and limit, in words."""
 
-    One replica of several is its node's trouble, or that of the requests that it got.
-    """
+    said: str
+    measure: Measure
+    limit: float
+
+
+def find_worse(workload: Workload, current: Sequence[Replica], before: ServedCounts | None) -> Worse | None:
+    """None: nothing is worse, or it is not known. One replica of several is its node's trouble, or that of the requests that it got."""
     if before is None or not isinstance(workload.original, Target) or before.engine != engine_of(workload.original):
         return None  # another image or flag since then is another cause
-    known = Served(before.requests, before.errors, before.gaps, before.stalls, before.steps)
     for measure in (ERRORS, STALLS):
-        then = measure.share(known)
+        then = measure.share(_served(before))
         if not then.whole:
             continue
         limit = _limit(then, measure)
         worse = [share for each in current if (share := _share(each, measure)) is not None and _low(share) > limit]
         if worse and 2 * len(worse) >= len(current):
             value = sum(share.part for share in worse) / sum(share.whole for share in worse)
-            replicas = f"{len(worse)} of {len(current)} new replicas"
-            return f"{replicas}: {_percent(value)} {measure.said} (limit {_percent(limit)}; before {_percent(then.part / then.whole)})"
+            said = f"{len(worse)} of {len(current)} new replicas: {_percent(value)} {measure.said} "
+            return Worse(f"{said}(limit {_percent(limit)}; before {_percent(then.part / then.whole)})", measure, limit)
     return None
+
+
+def goes_on(worse: Worse, first: ServedCounts, now: ServedCounts | None) -> bool | None:
+    """Whether it is so in what was counted since `first` alone, too. A bad minute stays in the sums, and is over.
+
+    None: too little was counted since to say so. False also where engines that counted are gone, or started again.
+    """
+    if now is None:
+        return False
+    then, since = _served(first), _served(now)
+    grown = Served(*(getattr(since, field) - getattr(then, field) for field in Served.__slots__))
+    if min(getattr(grown, field) for field in Served.__slots__) < 0:
+        return False
+    share = worse.measure.share(grown)
+    if share.worth < worse.measure.fewest:
+        return None
+    if share.part / share.whole <= worse.limit:
+        return False
+    return True if _low(share) > worse.limit else None
+
+
+def _served(counts: ServedCounts) -> Served:
+    return Served(counts.requests, counts.errors, counts.gaps, counts.stalls, counts.steps)
 
 
 def _share(replica: Replica, measure: Measure) -> Share | None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from test_operator_guard import all_say, state
-from test_operator_served import FINE, every, passes, rollout
+from test_operator_guard import all_say, passes, state
+from test_operator_served import BAD, FINE, every, rollout, serves
 from world import Body, deployment, draft_table
 from world_admission import AdmissionWorld, measured
 
@@ -114,13 +114,12 @@ async def test_replicas_that_do_worse_leave_the_setting_one_by_one(worse: str) -
     made = await evicted_and_proved()
     assert len(made.evicted) == 3
     assert rollout(made)["before"]["requests"] == 3 * FINE["requests"]
+    counted = FINE | {worse: FINE["requests"]} if worse != "goodput" else FINE
     if worse == "goodput":
         all_say(made, state(made, 70_000))
-    else:
-        every(made, **FINE | {worse: FINE["requests"]})
-    await passes(made, 10)
+    counted = await serves(made, 10, counted, **BAD.get(worse, {}))
     assert made.condition("RolledOut") == ("True", "Proved")
-    await passes(made, 6)
+    await serves(made, 6, counted, **BAD.get(worse, {}))
     assert made.condition("RolledOut") == ("False", "RolledBack")
     message = made.message("RolledOut")
     assert "new pods get the old setting, others are evicted one at a time. Not tried again" in message
@@ -147,8 +146,7 @@ async def test_replicas_that_do_worse_leave_the_setting_one_by_one(worse: str) -
 async def test_without_evictions_replicas_leave_it_when_they_are_restarted_and_that_is_no_wish_for_another_try() -> None:
     made = await evicted_and_proved()
     made.get("DraftTable", "chat")["spec"]["rollout"]["replace"] = "Wait"
-    every(made, **FINE | {"errors": 1000})
-    await passes(made, 18)
+    await serves(made, 17, FINE | {"errors": 1000}, **BAD["errors"])
     assert made.condition("RolledOut") == ("False", "RolledBack")
     assert "others once restarted: kubectl rollout restart deploy/decode" in made.message("RolledOut")
     assert len(made.evicted) == 3
@@ -162,8 +160,7 @@ async def test_without_evictions_replicas_leave_it_when_they_are_restarted_and_t
 
 async def test_report_only_says_so() -> None:
     made = await evicted_and_proved(guard={"afterRollout": "Report"})
-    every(made, **FINE | {"errors": 1000})
-    await passes(made, 20)
+    await serves(made, 20, FINE | {"errors": 1000}, **BAD["errors"])
     assert made.condition("RolledOut") == ("False", "WorseThanBefore")
     assert made.settings() == [True, True, True]
     made.replace_pod(made.pods()[0]["metadata"]["name"])
@@ -172,8 +169,7 @@ async def test_report_only_says_so() -> None:
 
 async def test_replicas_that_serve_as_before_keep_it() -> None:
     made = await evicted_and_proved()
-    every(made, **FINE)
-    await passes(made, 40)
+    await serves(made, 40, FINE)
     assert made.condition("RolledOut") == ("True", "Proved")
     assert len(made.evicted) == 3
 
@@ -181,8 +177,7 @@ async def test_replicas_that_serve_as_before_keep_it() -> None:
 async def test_what_was_taken_back_stays_so_while_the_files_cannot_be_read() -> None:
     made = await evicted_and_proved()
     made.get("DraftTable", "chat")["spec"]["rollout"]["replace"] = "Wait"
-    every(made, **FINE | {"errors": 1000})
-    await passes(made, 18)
+    await serves(made, 17, FINE | {"errors": 1000}, **BAD["errors"])
     made.get("ConfigMap", "chat-tabletune")["data"]["table.json"] = "damaged"
     await passes(made, 3)
     assert made.condition("RolledOut") == ("False", "RolledBack")
