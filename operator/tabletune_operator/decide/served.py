@@ -110,6 +110,8 @@ def goes_on(worse: Worse, first: ServedCounts, now: ServedCounts | None) -> bool
     if min(getattr(grown, field) for field in Served.__slots__) < 0:
         return False
     share = worse.measure.share(grown)
+    if share.part > share.whole:
+        return False  # sums of other engines than then
     if share.worth < worse.measure.fewest:
         return None
     if share.part / share.whole <= worse.limit:
@@ -137,7 +139,8 @@ def _low(share: Share) -> float:
 
 
 def _interval(share: Share) -> tuple[float, float]:
-    found = wilson(share.part * share.worth / share.whole, share.worth, CONFIDENCE)
+    # A status that somebody wrote by hand may say anything, and a decision never fails.
+    found = wilson(min(share.part / share.whole, 1.0) * share.worth, share.worth, CONFIDENCE)
     return found.low, found.high
 
 

@@ -164,6 +164,24 @@ async def test_an_engine_that_starts_again_counts_from_zero_and_is_not_judged_un
     assert "worseSince" not in rollout(made)
 
 
+async def test_sums_of_other_engines_than_before_begin_anew() -> None:
+    made = await counted_and_rolled_out()
+    await serves(made, 3, FINE | {"errors": 300}, **BAD["errors"])
+    since = rollout(made)["worseSince"]
+    await serves(
+        made, 20, {"requests": 10_400, "errors": 9_000, "gaps": 3_000_000, "stalls": 900_000, "steps": 200_000}, **dict.fromkeys(FINE, 0)
+    )
+    assert made.condition("RolledOut") == ("True", "Proved")
+    assert rollout(made)["worseSince"] > since
+
+
+async def test_counts_in_the_status_that_cannot_be_are_no_error() -> None:
+    made = await counted_and_rolled_out()
+    rollout(made)["before"] |= {"errors": 90_000, "stalls": 2**40, "steps": 0}
+    await serves(made, 3, FINE, **BAD["errors"])
+    assert made.condition("RolledOut") == ("True", "Proved")
+
+
 async def test_one_replica_of_three_is_its_nodes_trouble() -> None:
     made = await counted_and_rolled_out()
     target = made.get("Deployment", "decode")
