@@ -35,6 +35,33 @@ PROMPTS = "prompts"
 TIME_SCALE = "6"
 
 
+FORWARD = """
+import asyncio, os
+
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+async def forward(reader, writer):
+    try:
+        onward, back = await asyncio.open_connection("127.0.0.1", int(os.environ["TO"]))
+    except OSError:
+        writer.close()
+        return
+    await asyncio.gather(copy(reader, back), copy(onward, writer), return_exceptions=True)
+
+async def main():
+    async with await asyncio.start_server(forward, "0.0.0.0", 8000) as server:
+        await server.serve_forever()
+
+asyncio.run(main())
+"""
+"""A proxy from port 8000 to port TO, in place of llm-d's routing proxy, whose image is not here."""
+
 LEAVE_SECONDS = 15
 """The guides' own number."""
 
@@ -101,6 +128,29 @@ def leaves_late(deployment: Body) -> Body:
     """As llm-d's guides have it: the engine is told to end when no proxy sends it requests any more and those it has are answered."""
     changed = with_container(deployment, lifecycle={"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}})
     changed["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 2 * LEAVE_SECONDS
+    return changed
+
+
+def proxied(deployment: Body, engine_port: int) -> Body:
+    """With a routing proxy as native sidecar, which has the port that the Service sends to."""
+    changed = copy.deepcopy(deployment)
+    pod = changed["spec"]["template"]["spec"]
+    (engine,) = pod["containers"]
+    engine["ports"] = [{"name": "engine", "containerPort": engine_port}]
+    for probe in ("startupProbe", "readinessProbe"):
+        engine[probe]["httpGet"]["port"] = "engine"
+    proxy = {
+        "name": "routing-proxy",
+        "image": engine["image"],
+        "restartPolicy": "Always",
+        "command": ["python3", "-c"],
+        "args": [FORWARD],
+        "env": [{"name": "TO", "value": str(engine_port)}],
+        "ports": [{"name": "modelserver", "containerPort": 8000}],
+        "securityContext": engine["securityContext"],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+    }
+    pod["initContainers"] = [proxy]
     return changed
 
 
