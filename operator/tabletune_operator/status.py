@@ -113,8 +113,8 @@ class ServedCounts(Model):
     """What several engines counted since their start, by vLLM's own metrics."""
 
     engine: ShortText = Field(description="Digest of their container as its user wrote it; another one is not compared with them.")
-    requests: Count = Field(description="That ended, but for those that their client ended.")
-    errors: Count = Field(description="Of these requests, those that the engine failed.")
+    finished_requests: Count = Field(description="That ended, but for those that their client ended.")
+    failed_requests: Count = Field(description="Of these, those that the engine failed.")
     gaps: Count = Field(description="Between the tokens of a request.")
     stalls: Count = Field(description="Of these gaps, those longer than a second that no preemption explains.")
     steps: Count

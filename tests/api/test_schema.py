@@ -44,7 +44,7 @@ SPEC: dict[str, Any] = {
 }  # fmt: skip
 
 NOW = "2026-11-30T14:36:00Z"
-COUNTED = {"engine": "e", "requests": 1, "errors": 0, "gaps": 9, "stalls": 0, "steps": 5}
+COUNTED = {"engine": "e", "finishedRequests": 1, "failedRequests": 0, "gaps": 9, "stalls": 0, "steps": 5}
 STATUS: dict[str, Any] = {
     "observedGeneration": 1,
     "conditions": [

@@ -64,8 +64,8 @@ def sum_served(workload: Workload, replicas: Iterable[Replica]) -> ServedCounts 
         return None
     return ServedCounts(
         engine=engine_of(workload.original),
-        requests=sum(served.requests for served in counted),
-        errors=sum(served.errors for served in counted),
+        finished_requests=sum(served.requests for served in counted),
+        failed_requests=sum(served.errors for served in counted),
         gaps=sum(served.gaps for served in counted),
         stalls=sum(served.stalls for served in counted),
         steps=sum(served.steps for served in counted),
@@ -120,7 +120,7 @@ def goes_on(worse: Worse, first: ServedCounts, now: ServedCounts | None) -> bool
 
 
 def _served(counts: ServedCounts) -> Served:
-    return Served(counts.requests, counts.errors, counts.gaps, counts.stalls, counts.steps)
+    return Served(counts.finished_requests, counts.failed_requests, counts.gaps, counts.stalls, counts.steps)
 
 
 def _share(replica: Replica, measure: Measure) -> Share | None:

@@ -113,7 +113,7 @@ async def evicted_and_proved(replicas: int = 3, **options: Any) -> AdmissionWorl
 async def test_replicas_that_do_worse_leave_the_setting_one_by_one(worse: str) -> None:
     made = await evicted_and_proved()
     assert len(made.evicted) == 3
-    assert rollout(made)["before"]["requests"] == 3 * FINE["requests"]
+    assert rollout(made)["before"]["finishedRequests"] == 3 * FINE["requests"]
     counted = FINE | {worse: FINE["requests"]} if worse != "goodput" else FINE
     if worse == "goodput":
         all_say(made, state(made, 70_000))
