@@ -21,7 +21,7 @@ from workloads import code_prompts  # noqa: E402
 def installed(name: str) -> Iterator[Place]:
     """Namespace NAME, with prompts in it and an operator that serves it alone; both go afterwards."""
     with running_cluster() as cluster, connect(cluster.environment["KUBECONFIG"]) as api:
-        load_images("pause", "tabletune", "engine-replay")
+        load_images("pause", "tabletune", "vllm-replay")
         assert_alone(cluster, api)
         operator = Release(cluster, api, f"{name}-operator")
         operator.remove_remains()

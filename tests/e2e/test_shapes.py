@@ -56,8 +56,8 @@ def test_every_way_to_start_an_engine_goes_there_and_back(place: Place) -> None:
     place.create(prefill_role("pd-prefill"))
     for name in SHAPES:
         place.wait_ready(name)
-        place.create(table(name))
-    place.create(table("pd-prefill"))
+        place.create(draft_table(name, name))
+    place.create(draft_table("pd-prefill", "pd-prefill"))
     place.wait("Accepted", "PrefillRole", "pd-prefill", says="Name the decode workload")
 
     for name in SHAPES:
@@ -89,13 +89,6 @@ def prefill_role(name: str) -> Body:
     made = copy.deepcopy(stand_in(name))
     for labels in (made["metadata"]["labels"], made["spec"]["selector"]["matchLabels"], made["spec"]["template"]["metadata"]["labels"]):
         labels["llm-d.ai/role"] = "prefill"
-    return made
-
-
-def table(name: str) -> Body:
-    """The image's name does not tell that it runs vLLM, so the container is named."""
-    made = draft_table(name, name)
-    made["spec"]["targetRef"]["container"] = "modelserver"
     return made
 
 

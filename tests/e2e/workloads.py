@@ -11,7 +11,7 @@ from kube_api import Api
 
 Body = dict[str, Any]
 
-IMAGE = "tabletune.local/engine-replay:1"
+IMAGE = "tabletune.local/vllm-replay:1"
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
 H200, A100 = "NVIDIA-H200", "NVIDIA-A100-SXM4-80GB"
