@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from crowd import AT_ONCE, Crowd, Installed, start
 from kube_api import Api, connect
 from live_cluster import Cluster, load_images, running_cluster
+from lws import leader_worker_sets
 from place import Place
 
 CROWD = pytest.StashKey[Crowd]()
@@ -14,6 +16,7 @@ CROWD = pytest.StashKey[Crowd]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_operator: an operator for this test only, which may be killed")
+    config.addinivalue_line("markers", "leader_worker_sets: needs LeaderWorkerSets and their controller")
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +35,10 @@ def api(cluster: Cluster) -> Iterator[Api]:
 @pytest.fixture(scope="session")
 def installed(request: pytest.FixtureRequest, cluster: Cluster, api: Api) -> Iterator[Installed]:
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and "installed" in item.fixturenames]
-    with Installed(cluster, api, items) as found:
-        yield found
+    with ExitStack() as around:
+        if any(item.get_closest_marker("leader_worker_sets") for item in items):
+            around.enter_context(leader_worker_sets(cluster, api))
+        yield around.enter_context(Installed(cluster, api, items))
 
 
 @pytest.fixture(scope="session")
