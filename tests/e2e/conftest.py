@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
 import pytest
@@ -17,6 +17,8 @@ CROWD = pytest.StashKey[Crowd]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_operator: an operator for this test only, which may be killed")
     config.addinivalue_line("markers", "leader_worker_sets: needs LeaderWorkerSets and their controller")
+    config.addinivalue_line("markers", "whole_pool: needs every GPU of the A100 pool at some time")
+    config.addinivalue_line("markers", "early(by): done in this test's namespace while others still run, but none that is whole_pool")
 
 
 @pytest.fixture(scope="session")
@@ -51,15 +53,33 @@ def crowd(request: pytest.FixtureRequest, installed: Installed) -> Iterator[Crow
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.fixture(scope="session")
+def begun_early(request: pytest.FixtureRequest, installed: Installed, crowd: Crowd) -> Iterator[Mapping[str, Future[None]]]:
+    """What quiet tests need and what takes long."""
+    whole = [crowd.results[item.nodeid] for item in request.session.items if item.get_closest_marker("whole_pool")]
+    marked = {item.nodeid: item.get_closest_marker("early") for item in request.session.items}
+
+    def begin(by: Callable[[Place], None], place: Place) -> None:
+        wait(whole)
+        by(place)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="early") as pool:
+        yield {name: pool.submit(begin, marker.kwargs["by"], installed.places[name]) for name, marker in marked.items() if marker}
+        for each in whole:
+            each.cancel()  # the run was ended before their turn
+
+
 @pytest.fixture
-def place(request: pytest.FixtureRequest, crowd: Crowd) -> Place:
+def place(request: pytest.FixtureRequest, crowd: Crowd, begun_early: Mapping[str, Future[None]]) -> Place:
     """A namespace for this test, which runs side by side with the others."""
     return crowd.places[request.node.nodeid]
 
 
 @pytest.fixture
-def quiet_place(request: pytest.FixtureRequest, installed: Installed) -> Place:
+def quiet_place(request: pytest.FixtureRequest, installed: Installed, begun_early: Mapping[str, Future[None]]) -> Place:
     """A namespace for this test, which runs when no other does: it needs the whole machine."""
+    if request.node.nodeid in begun_early:
+        begun_early[request.node.nodeid].result()
     return installed.places[request.node.nodeid]
 
 
