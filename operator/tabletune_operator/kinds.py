@@ -6,6 +6,7 @@ have, what people and `kubectl` call it, and how its controller replaces replica
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ Body = Mapping[str, Any]
 
 RUNNING = "tabletune.io/running"
 """Marks what `Kind.running` composed of two objects: it is read, and never written."""
+
+_KSERVE_FAILED = re.compile("Error$|NotFound$")
+"""Reasons of KServe's conditions that tell of its own failure, and not of replicas that are not ready."""
 
 _BESIDE = ("labels", "annotations")
 """Of a pod, where its spec stands without metadata."""
@@ -66,8 +70,17 @@ class Kind(ABC):
         """Is it written by an update of the whole object? Else by server-side apply of our fields."""
         return False
 
+    @property
+    def takes_labels(self) -> bool:
+        """May its pods get a label that they did not have from the start?"""
+        return True
+
     def refusal(self, workload: Body) -> str | None:
         """Why no table can be measured for it as it is, and what to do; None: nothing speaks against it."""
+        return None
+
+    def complaint(self, workload: Body) -> str | None:
+        """Why its controller does not take up the newest template, in its own words; None: it says nothing against it."""
         return None
 
     def restart_hazard(self, workload: Body) -> str | None:
@@ -281,6 +294,11 @@ class _LLMInferenceService(Kind):
         """One of KServe's definitions calls the whole `spec` atomic: an apply of a part would take away all the rest."""
         return True
 
+    @property
+    def takes_labels(self) -> bool:
+        """KServe puts spec.labels into the selector of its Deployment too, which cannot change: it then refuses every write."""
+        return False
+
     def refusal(self, workload: Body) -> str | None:
         if not workload["spec"].get("worker"):
             return None
@@ -294,6 +312,13 @@ class _LLMInferenceService(Kind):
         if deployment is None or not DEPLOYMENT.is_seen(deployment, ()):
             return False
         return _own_annotations(DEPLOYMENT.template_of(deployment)) == _own_annotations(self.template_of(workload))
+
+    def complaint(self, workload: Body) -> str | None:
+        status = workload.get("status") or {}
+        if status.get("observedGeneration") != workload["metadata"].get("generation"):
+            return None
+        failed = (c for c in status.get("conditions") or () if c.get("status") == "False" and _KSERVE_FAILED.search(c.get("reason") or ""))
+        return next((f"KServe: {c.get('message') or c['reason']}" for c in failed), None)
 
     def pods_of(self, workload: Body, between: Iterable[Body], pods: Iterable[Body]) -> Iterator[tuple[Body, bool]]:
         made = tuple(between)

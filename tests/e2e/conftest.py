@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import kserve
 import pytest
 from crowd import AT_ONCE, Crowd, Installed, start
 from kube_api import Api, connect
@@ -14,6 +15,7 @@ CROWD = pytest.StashKey[Crowd]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_operator: an operator for this test only, which may be killed")
+    config.addinivalue_line("markers", "kserve: with KServe's own controller, which is built first; `make test-kserve`")
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +34,8 @@ def api(cluster: Cluster) -> Iterator[Api]:
 @pytest.fixture(scope="session")
 def installed(request: pytest.FixtureRequest, cluster: Cluster, api: Api) -> Iterator[Installed]:
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and "installed" in item.fixturenames]
+    if any(item.get_closest_marker("kserve") for item in items):
+        kserve.prepare()
     with Installed(cluster, api, items) as found:
         yield found
 

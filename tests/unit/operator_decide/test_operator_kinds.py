@@ -140,6 +140,37 @@ async def test_a_service_that_kserve_has_not_taken_up_is_not_judged_by_what_runs
     await made.turns(2)
     assert made.condition("RolledOut") == ("False", "RollingOut")
     assert made.writes.count("replace LLMInferenceService") == 1
+    assert made.message("RolledOut").endswith("its replicas come next. Nothing to do.")
+
+
+async def test_what_kserve_has_against_the_new_setting_is_told() -> None:
+    made = serving(target=llm_inference_service())
+    await made.turns(2)
+    made.finish_profile()
+    refused = made.roll_llm_inference_service
+
+    def with_a_label(name: str = "decode", *, ready: bool = True) -> None:
+        made.get("LLMInferenceService", name)["spec"].setdefault("labels", {})["somebody"] = "else"
+        refused(name, ready=ready)
+
+    made.roll_llm_inference_service = with_a_label  # type: ignore[method-assign]
+    while "replace LLMInferenceService" not in made.writes:
+        await made.turn()
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RollingOut")
+    assert "its replicas do not: KServe: failed to reconcile main workload" in made.message("RolledOut")
+    assert "They serve as before." in made.message("RolledOut")
+    assert made.writes.count("replace LLMInferenceService") == 1
+
+
+async def test_what_kserve_has_against_a_service_that_it_has_not_made_is_told() -> None:
+    service = llm_inference_service()
+    said = {"type": "PresetsCombined", "status": "False", "reason": "ConfigNotFound", "message": "no kserve-config-llm-template"}
+    service["status"] = {"observedGeneration": 1, "conditions": [said]}
+    made = World(service, draft_table(kind="LLMInferenceService"))
+    await made.turn()
+    assert made.condition("Accepted") == ("Unknown", "WaitingForTarget")
+    assert "newest setting (KServe: no kserve-config-llm-template)." in made.message("Accepted")
 
 
 @pytest.mark.parametrize(
