@@ -23,6 +23,8 @@ RUNNING = "tabletune.io/running"
 _KSERVE_FAILED = re.compile("Error$|NotFound$")
 """Reasons of KServe's conditions that tell of its own failure, and not of replicas that are not ready."""
 
+_OWN_CONTAINERS = "tabletune-"
+
 _BESIDE = ("labels", "annotations")
 """Of a pod, where its spec stands without metadata."""
 
@@ -283,7 +285,7 @@ class _LLMInferenceService(Kind):
 
     def running(self, workload: Body, between: Iterable[Body]) -> Body | None:
         deployment = _main_of(workload, between)
-        if deployment is None or (_own_annotations(deployment["spec"]["template"]) and not _own_annotations(self.template_of(workload))):
+        if deployment is None or (any(_own_parts(DEPLOYMENT.template_of(deployment))) and not any(_own_parts(self.template_of(workload)))):
             return None  # the second: ours was taken away, and is still there for a moment
         made = {**self.with_template(workload, DEPLOYMENT.template_of(deployment)), RUNNING: True}
         made = put(made, ("spec", "replicas"), DEPLOYMENT.replicas_of(deployment))
@@ -311,7 +313,7 @@ class _LLMInferenceService(Kind):
         deployment = _main_of(workload, between)
         if deployment is None or not DEPLOYMENT.is_seen(deployment, ()):
             return False
-        return _own_annotations(DEPLOYMENT.template_of(deployment)) == _own_annotations(self.template_of(workload))
+        return _own_parts(DEPLOYMENT.template_of(deployment)) == _own_parts(self.template_of(workload))
 
     def complaint(self, workload: Body) -> str | None:
         status = workload.get("status") or {}
@@ -417,6 +419,12 @@ def _main_of(service: Body, between: Iterable[Body]) -> Body | None:
 def _own_annotations(template: Body) -> dict[str, str]:
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return {key: value for key, value in annotations.items() if key.startswith(f"{GROUP}/")}
+
+
+def _own_parts(template: Body) -> tuple[dict[str, str], set[str]]:
+    """Annotations and containers. KServe 0.16 has no annotations in its spec, so there the containers alone tell."""
+    containers = {str(container.get("name", "")) for container in template["spec"].get("initContainers") or ()}
+    return _own_annotations(template), {name for name in containers if name.startswith(_OWN_CONTAINERS)}
 
 
 def _leaders_of(leader_worker_set: Body, stateful_sets: Iterable[Body]) -> Body | None:

@@ -163,6 +163,33 @@ async def test_what_kserve_has_against_the_new_setting_is_told() -> None:
     assert made.writes.count("replace LLMInferenceService") == 1
 
 
+async def test_a_kserve_that_does_not_keep_annotations_is_known_by_its_containers() -> None:
+    """KServe 0.16 knows no spec.annotations, so the API server drops them."""
+    made = serving(target=llm_inference_service(version="v1alpha1"))
+    before = made.get("LLMInferenceService", "decode")["spec"]
+    await made.turns(2)
+    made.finish_profile()
+    kserve = made.roll_llm_inference_service
+
+    def drop_annotations(name: str = "decode", *, ready: bool = True) -> None:
+        made.get("LLMInferenceService", name)["spec"].pop("annotations", None)
+
+    made.roll_llm_inference_service = drop_annotations  # type: ignore[method-assign]
+    while "replace LLMInferenceService" not in made.writes:
+        await made.turn()
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RollingOut")
+    assert "its replicas come next" in made.message("RolledOut")
+    made.roll_llm_inference_service = kserve  # type: ignore[method-assign]
+    made.roll_llm_inference_service()
+    await made.turns(3)
+    assert made.condition("RolledOut") == ("True", "Proved")
+    assert made.writes.count("replace LLMInferenceService") == 1
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
+    await made.turns(3)
+    assert made.get("LLMInferenceService", "decode")["spec"] == before
+
+
 async def test_what_kserve_has_against_a_service_that_it_has_not_made_is_told() -> None:
     service = llm_inference_service()
     said = {"type": "PresetsCombined", "status": "False", "reason": "ConfigNotFound", "message": "no kserve-config-llm-template"}
