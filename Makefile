@@ -53,7 +53,7 @@ test-unit: ## Pure parts and single processes
 	$(PYTEST) tests/unit
 
 test-api: ## A real API server: schema, CEL rules, RBAC
-	$(PYTEST) tests/api
+	$(PYTEST) tests/api -m "not kserve"
 
 test-engine: ## Real vLLM on this machine's CPU: plugin, supervisor, tuner
 	$(PYTEST) tests/engine
@@ -65,6 +65,7 @@ test-e2e: ## The whole way on a real cluster
 	$(PYTEST) tests/e2e -m "not kserve"
 
 test-kserve: ## With KServe's own controller, apart from `make test`: it is built first (5 minutes of a core's time)
+	$(PYTEST) tests/api -m kserve
 	$(PYTEST) tests/e2e -m kserve
 
 ##@ The cluster for development

@@ -108,14 +108,29 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def running(cluster: Cluster) -> Iterator[Controller]:
-    """KServe, from before its definitions are there to after they are gone."""
+    """KServe on a cluster that others use after it: from before its definitions are there to after they are gone."""
+    remove(cluster)
+    try:
+        with started(cluster) as controller:
+            try:
+                yield controller
+            finally:
+                # They have a finalizer that the controller removes.
+                cluster.kubectl("delete", "llminferenceservices", "-A", "--all", "--timeout=60s", check=False)
+    finally:
+        remove(cluster)
+
+
+@contextlib.contextmanager
+def started(cluster: Cluster) -> Iterator[Controller]:
+    """KServe, whose definitions stay."""
     built = build()
     with tempfile.TemporaryDirectory(prefix="kserve-") as folder:
-        controller = Controller(built, cluster.environment["KUBECONFIG"], Path(folder), *_free_ports(2))
+        port, health_port = _free_ports(2)
+        controller = Controller(built, cluster.environment["KUBECONFIG"], Path(folder), port, health_port)
         authority = _certificate(Path(folder) / "k8s-webhook-server" / "serving-certs")
-        bodies = [_called_by_url(body, controller.port, authority) for body in _bodies(cluster, built.source)]
+        bodies = [_called_by_url(body, port, authority) for body in _bodies(cluster, built.source)]
         calls = [body for body in bodies if body["kind"] in KINDS_OF_CALLS]
-        remove(cluster)
         try:
             _apply(cluster, [body for body in bodies if body not in calls])
             cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *(f"crd/{name}" for name in _definitions(bodies)))
@@ -127,10 +142,7 @@ def running(cluster: Cluster) -> Iterator[Controller]:
             error.add_note(f"--- KServe\n{controller.log()[-8000:]}")
             raise
         finally:
-            # Services have a finalizer that its controller removes.
-            cluster.kubectl("delete", "llminferenceservices", "-A", "--all", "--timeout=60s", check=False)
             controller.stop()
-            remove(cluster)
 
 
 def remove(cluster: Cluster) -> None:
