@@ -5,22 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "e2e")]
+from benchmarks.on_a_cluster import installed
 
-from gitops_tools import GitOps, Repeating  # noqa: E402 - these are the tests' own parts
-from kube_api import connect  # noqa: E402
-from live_cluster import load_images, running_cluster  # noqa: E402
-from place import WORK_SECONDS, Place, force_delete  # noqa: E402
-from release import DEFINITION, Release, assert_alone  # noqa: E402
-from workloads import code_prompts, draft_table, stand_in  # noqa: E402
+from gitops_tools import GitOps, Repeating  # isort: skip - on_a_cluster finds the tests' parts
+from place import WORK_SECONDS, Place  # isort: skip
+from workloads import SPECULATION, draft_table, reading_a_file, stand_in  # isort: skip
 
 ARGS_JQ = '.spec.template.spec.containers[] | select(.name == "modelserver") | .args'
 ARGS_POINTER = "/spec/template/spec/containers/0/args"
@@ -35,9 +30,11 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 MODES: Mapping[str, Mapping[str, str]] = {
     "Patch": {"mode": "Patch"},
     "Override": {"mode": "Patch", "ownership": "Override"},
+    "ConfigFile": {"mode": "ConfigFile"},
+    "Admission": {"mode": "Admission", "replace": "Evict"},
     "Recommend": {"mode": "Recommend"},
 }
-SYSTEM, NAMESPACE = "gitops-benchmark-operator", "gitops-benchmark"
+NAMESPACE = "gitops-benchmark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +64,12 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=tuple(MODES))
     given = parser.parse_args()
     pairs = [(tool, mode) for mode in given.modes for tool in given.tools]
-    with _installed() as place:
+    with installed(NAMESPACE) as place:
         outcomes = _measure(place, pairs, given.minutes * 60, given.every)
     given.out.mkdir(parents=True, exist_ok=True)
     result = {"everySeconds": given.every, "minutes": given.minutes, "outcomes": [asdict(outcome) for outcome in outcomes]}
     (given.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
     print(_table(outcomes))
-
-
-@contextlib.contextmanager
-def _installed() -> Iterator[Place]:
-    with running_cluster() as cluster, connect(cluster.environment["KUBECONFIG"]) as api:
-        load_images("pause", "tabletune", "engine-replay")
-        assert_alone(cluster, api)
-        operator = Release(cluster, api, SYSTEM)
-        operator.remove_remains()
-        force_delete(api, NAMESPACE)
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        place = Place(api, cluster, NAMESPACE, operator)
-        place.create(code_prompts())
-        operator.install([NAMESPACE], with_definition=api.get("CustomResourceDefinition", None, DEFINITION) is None)
-        try:
-            yield place
-        finally:
-            operator.uninstall()
-            api.delete("Namespace", None, NAMESPACE)
 
 
 def _measure(place: Place, pairs: Sequence[tuple[str, str]], seconds: float, every: int) -> list[Outcome]:
@@ -102,14 +80,17 @@ def _measure(place: Place, pairs: Sequence[tuple[str, str]], seconds: float, eve
         for tool, mode in pairs:
             folder, name = Path(stack.enter_context(tempfile.TemporaryDirectory())), names[tool, mode]
             program, *options = *TOOLS[tool], "--name", name
+            target = reading_a_file(name, name) if mode == "ConfigFile" else stand_in(name)
             tools[tool, mode] = stack.enter_context(
-                gitops.repeating(program, NAMESPACE, folder, stand_in(name), every=f"{every}s", options=options)
+                gitops.repeating(program, NAMESPACE, folder, target, every=f"{every}s", options=options)
             )
-        for name in names.values():
-            place.until(lambda name=name: place.list("Deployment", f"llm-d.ai/guide={name}"), f"Deployment {name} is there", WORK_SECONDS)
-            place.wait_ready(name)
         for (_, mode), name in names.items():
-            place.create(draft_table(name, name, rollout=MODES[mode]))
+            place.until(lambda name=name: place.list("Deployment", f"llm-d.ai/guide={name}"), f"Deployment {name} is there", WORK_SECONDS)
+            if mode == "ConfigFile":  # its pods wait for the file
+                place.create(draft_table(name, name, rollout=MODES[mode], speculation=SPECULATION))
+            place.wait_ready(name)
+            if mode != "ConfigFile":
+                place.create(draft_table(name, name, rollout=MODES[mode]))
         # The first is measured, all others use its profile again; then the clock starts.
         for name in names.values():
             place.until(lambda name=name: _is_profiled(place, name), f"DraftTable {name} has a profile", 2 * WORK_SECONDS)

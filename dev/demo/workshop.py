@@ -33,7 +33,7 @@ class Workshop:
         self.console = console
         self.engine = engine
         self._tools_environment: dict[str, str] = {}  # so that kubectl and helm are found, and talk to this cluster
-        self._images = ("pause", "tabletune", "engine-cpu" if engine == "vllm" else "engine-replay")
+        self._images = ("pause", "tabletune", "engine-cpu" if engine == "vllm" else "vllm-replay")
         self._engine_packages = ""
         self._model = ""
 

@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     with running_cluster() as found:
-        load_images("pause", "tabletune", "engine-replay", "engine-cpu")
+        load_images("pause", "tabletune", "vllm-replay", "engine-cpu")
         yield found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 from place import Place, to_bytes
-from workloads import DRAFT, Body, draft_table, stand_in
+from workloads import DRAFT, SPECULATION, Body, draft_table, reading_a_file, stand_in
 
 from tabletune_operator.launch_file import parse_setting
 
@@ -16,7 +16,6 @@ MARK = "tabletune.io/table-digest"
 LABEL = "tabletune.io/drafttable=tuned"
 OVERLAY = ("kustomization.yaml", "tabletune-patch.yaml")
 PRESENT = yaml.safe_load(DRAFT)
-SPECULATION = {"method": PRESENT["method"], "model": PRESENT["model"], "maxDraftLength": PRESENT["num_speculative_tokens"]}
 
 
 def apply_overlay(place: Place, base: Body, files: Mapping[str, str]) -> None:
@@ -54,15 +53,6 @@ def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(
     assert to_bytes(place.template()) == applied
 
 
-def reading() -> Body:
-    """An engine that names the file, as the condition says."""
-    target = stand_in(args=("--config", "/etc/tabletune/vllm.yaml"))
-    pod = target["spec"]["template"]["spec"]
-    pod["containers"][0]["volumeMounts"] = [{"name": "tabletune-config", "mountPath": "/etc/tabletune"}]
-    pod["volumes"] = [{"name": "tabletune-config", "configMap": {"name": "tuned-tabletune-config"}}]
-    return target
-
-
 def mark(place: Place) -> str | None:
     found: str | None = place.template()["metadata"].get("annotations", {}).get(MARK)
     return found
@@ -70,7 +60,7 @@ def mark(place: Place) -> str | None:
 
 def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(place: Place) -> None:
     # At the same moment, as a tool of Git does: the pod waits for the file, and starts with the setting that Git says.
-    place.create(reading())
+    place.create(reading_a_file("tuned"))
     place.create(draft_table(rollout={"mode": "ConfigFile"}, speculation=SPECULATION))
     place.wait_ready()
     data = place.get("ConfigMap", "tuned-tabletune-config")["data"]
@@ -83,7 +73,7 @@ def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(pl
     assert "num_speculative_tokens_per_batch_size" in (parse_setting(data["vllm.yaml"]) or {})
 
     # Plugin and sidecar come by Git, once. The operator still writes its annotation and nothing else.
-    apply_overlay(place, reading(), data)
+    apply_overlay(place, reading_a_file("tuned"), data)
     place.wait("RolledOut", "Proved", seconds=300)
     assert place.jobs_started() == 1
     marked = place.template()

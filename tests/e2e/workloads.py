@@ -11,7 +11,7 @@ from kube_api import Api
 
 Body = dict[str, Any]
 
-IMAGE = "tabletune.local/engine-replay:1"
+IMAGE = "tabletune.local/vllm-replay:1"
 GPU = "nvidia.com/gpu"
 PRODUCT = "nvidia.com/gpu.product"
 H200, A100 = "NVIDIA-H200", "NVIDIA-A100-SXM4-80GB"
@@ -20,6 +20,8 @@ REPROFILE = "tabletune.io/reprofile"
 ALL_A100 = threading.Lock()
 """Held by a test that needs every GPU of that pool: two of them side by side would each wait for the other's."""
 DRAFT = '{"method":"eagle3","model":"replay/eagle3","num_speculative_tokens":3}'
+SPECULATION = {"method": "eagle3", "model": "replay/eagle3", "maxDraftLength": 3}
+"""The same in a DraftTable's words."""
 
 FAULTS = "faults"
 """A ConfigMap whose keys are fault variables of the stand-in: pods read them when they start, so that a test can switch a fault
@@ -31,6 +33,37 @@ PROMPTS = "prompts"
 # Steps take much longer than a busy machine is late, or measured gains would be noise and verdicts chance. A sweep takes long enough, too,
 # for a test to do something meanwhile.
 TIME_SCALE = "6"
+
+
+FORWARD = """
+import asyncio, os
+
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+async def forward(reader, writer):
+    try:
+        onward, back = await asyncio.open_connection("127.0.0.1", int(os.environ["TO"]))
+    except OSError:
+        writer.close()
+        return
+    await asyncio.gather(copy(reader, back), copy(onward, writer), return_exceptions=True)
+
+async def main():
+    async with await asyncio.start_server(forward, "0.0.0.0", 8000) as server:
+        await server.serve_forever()
+
+asyncio.run(main())
+"""
+"""A proxy from port 8000 to port TO, in place of llm-d's routing proxy, whose image is not here."""
+
+LEAVE_SECONDS = 15
+"""The guides' own number."""
 
 
 def stand_in(
@@ -89,6 +122,45 @@ def with_container(deployment: Body, **fields: Any) -> Body:
     for field in [field for field, value in fields.items() if value is None]:
         del container[field]
     return changed
+
+
+def leaves_late(deployment: Body) -> Body:
+    """As llm-d's guides have it: the engine is told to end when no proxy sends it requests any more and those it has are answered."""
+    changed = with_container(deployment, lifecycle={"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}})
+    changed["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 2 * LEAVE_SECONDS
+    return changed
+
+
+def proxied(deployment: Body, engine_port: int) -> Body:
+    """With a routing proxy as native sidecar, which has the port that the Service sends to."""
+    changed = copy.deepcopy(deployment)
+    pod = changed["spec"]["template"]["spec"]
+    (engine,) = pod["containers"]
+    engine["ports"] = [{"name": "engine", "containerPort": engine_port}]
+    for probe in ("startupProbe", "readinessProbe"):
+        engine[probe]["httpGet"]["port"] = "engine"
+    proxy = {
+        "name": "routing-proxy",
+        "image": engine["image"],
+        "restartPolicy": "Always",
+        "command": ["python3", "-c"],
+        "args": [FORWARD],
+        "env": [{"name": "TO", "value": str(engine_port)}],
+        "ports": [{"name": "modelserver", "containerPort": 8000}],
+        "securityContext": engine["securityContext"],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+    }
+    pod["initContainers"] = [proxy]
+    return changed
+
+
+def reading_a_file(table: str, name: str = "decode") -> Body:
+    """An engine that reads the file which the DraftTable of mode ConfigFile keeps, as that one's condition says."""
+    target = stand_in(name, args=("--config", "/etc/tabletune/vllm.yaml"))
+    pod = target["spec"]["template"]["spec"]
+    pod["containers"][0]["volumeMounts"] = [{"name": "tabletune-config", "mountPath": "/etc/tabletune"}]
+    pod["volumes"] = [{"name": "tabletune-config", "configMap": {"name": f"{table}-tabletune-config"}}]
+    return target
 
 
 def gpus_of(api: Api, product: str) -> int:
