@@ -106,7 +106,9 @@ async def test_an_llm_inference_service_is_written_itself_and_given_back(shape: 
     assert made.get("DraftTable", "chat")["status"]["display"]["target"] == "llmisvc/decode"
     # The Deployment is KServe's: we wrote the resource, and nothing else.
     assert {write for write in made.writes if "Job" not in write and "Role" not in write} == {"replace LLMInferenceService"}
-    running = made.get("Deployment", "decode-kserve")["spec"]["template"]["spec"]
+    template = made.get("Deployment", "decode-kserve")["spec"]["template"]
+    assert template["metadata"]["annotations"]["tabletune.io/drafttable"] == "chat"
+    running = template["spec"]
     assert [c["name"] for c in running["initContainers"]] == ["llm-d-routing-sidecar", "tabletune-plugin", "tabletune-sidecar"]
     assert running["containers"][0]["env"][0] == {"name": "HOME", "value": "/home"}
     made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
