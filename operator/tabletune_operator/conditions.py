@@ -143,6 +143,7 @@ class RolledOut:
     ROLLED_BACK = Reason("RolledOut", "False", "RolledBack", Outlook.HUMAN, "RolledBack")
     WORSE = Reason("RolledOut", "False", "WorseThanBefore", Outlook.HUMAN, "Blocked")
     MANAGED_ELSEWHERE = Reason("RolledOut", "False", "ManagedElsewhere", Outlook.HUMAN, "Blocked")
+    TRIED_AGAIN = Reason("RolledOut", "False", "TriedAgainSoon", Outlook.WAITING, "Waiting")
     PUT_BACK = Reason("RolledOut", "False", "PutBack", Outlook.HUMAN, "Drifted")
     DRIFTED = Reason("RolledOut", "False", "Drifted", Outlook.HUMAN, "Drifted")
     NOT_HONOURED = Reason("RolledOut", "False", "NotHonoured", Outlook.HUMAN, "Blocked")

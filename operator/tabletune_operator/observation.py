@@ -79,6 +79,20 @@ class Goodput:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What an engine counted since it started (engine_counts.py); zeros where its vLLM does not say.
+
+    `gaps` are those between a request's tokens, `stalls` the long ones among them; requests that the client ended are not counted.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    gaps: int = 0
+    stalls: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SidecarState:
     """What a sidecar answers on `/state` (docs/protocol.md); `in_force` is None while its engine is not reached."""
 
@@ -138,6 +152,7 @@ class Replica:
     engine_version: str | None
     sidecar: SidecarState | None
     silence: str | None
+    served: Served | None = None  # None: its engine was not asked, or did not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +170,7 @@ class Surroundings:
     scaling: str | None = None  # the scale or roll-out that is under way, as a clause
     budgets: tuple[Budget, ...] = ()
     room: int | None = None  # pods of the target that fit on GPUs free now; None: not known, or no GPU
+    next_taker: str | None = None  # another pod of the namespace that waits for such GPUs, and takes the next that is free
 
 
 NOTHING_AROUND = Surroundings()

@@ -40,6 +40,7 @@ from tabletune_operator.observation import (
     Product,
     Replica,
     Rival,
+    Served,
     Surroundings,
     Webhook,
     Workload,
@@ -55,9 +56,9 @@ from tabletune_operator.recommendation import NOTHING_STORED, parse_stored
 from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, RecordError, restore, rolled_digest
 from tabletune_operator.rollout import APPROVE_ANNOTATION, SIDECAR_CONTAINER
 from tabletune_operator.rollout_queue import read_rollouts
-from tabletune_operator.sidecars import Silence, read_engine_version, read_sidecar
+from tabletune_operator.sidecars import Silence, read_engine_version, read_served, read_sidecar
 from tabletune_operator.status import DraftTableStatus
-from tabletune_operator.surroundings import find_budgets, find_room, find_scaling
+from tabletune_operator.surroundings import find_budgets, find_next_taker, find_room, find_scaling
 from tabletune_operator.target import Target, TargetError, config_map_of, parse_target
 from tabletune_operator.times import parse_time
 
@@ -65,6 +66,9 @@ MANAGED_SELECTOR = ",".join(f"{label}={value}" for label, value in MANAGED_BY.it
 
 NODES_KEPT_SECONDS = 5.0
 """Nodes and GPUs in use are the same for all DraftTables and the largest thing read, so they are read this often at most."""
+
+SERVED_KEPT_SECONDS = 60.0
+"""An engine's page of metrics is long, and what counts are sums of hours."""
 
 Body = Mapping[str, Any]
 
@@ -118,6 +122,7 @@ class Observer:
         self._clock = clock
         self._nodes: _Nodes | None = None
         self._nodes_read_at = 0.0
+        self._served: dict[str, tuple[float, Served | None]] = {}  # by a pod's uid, and when it was read
 
     async def observe(self, ref: ObjectRef) -> Observation | None:
         """None: there is no such DraftTable (any more). Raises ClusterError."""
@@ -158,7 +163,7 @@ class Observer:
             queue=read_queue(every_table, every_job, ref, pool, now),
             files=_files(own_map),
             donors=tuple(_donors(config_maps, ref)),
-            around=_surroundings(workload, around, room),
+            around=_surroundings(workload, around, room, pods),
             rollouts=read_rollouts(tables, ref, now),
             stored=parse_stored(own_map.get("data") or {}, own_map["metadata"]["uid"]) if own_map is not None else NOTHING_STORED,
             recommended=ours.recommended,
@@ -194,6 +199,8 @@ class Observer:
         engine = original.container if isinstance(original, Target) else ""
         port = original.port if isinstance(original, Target) else None
         seen = _target_pods(body, between, pods, engine)
+        # Mode Recommend changes nothing, so nothing needs to be compared.
+        counted = not isinstance(draft.spec, Damage) and draft.spec.rollout.mode != "Recommend"
         return Workload(
             body=body,
             desired=kind_of(body).replicas_of(body if running is None else running),
@@ -208,7 +215,7 @@ class Observer:
             managed_by=find_owner(body),
             writer=find_writer(body, engine, drift.arguments),
             revised=revised,
-            replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port) for pod, ip in seen))),
+            replicas=tuple(await asyncio.gather(*(self._replica(pod, ip, port, counted=counted) for pod, ip in seen))),
             manifest=manifest,
         )
 
@@ -263,17 +270,31 @@ class Observer:
             )
         )
 
-    async def _replica(self, pod: Pod, ip: str | None, port: int | None) -> Replica:
-        """Ready pods are asked for the engine's version; pods with our sidecar for its state, as soon as they have an address."""
+    async def _replica(self, pod: Pod, ip: str | None, port: int | None, *, counted: bool) -> Replica:
+        """Ready pods are asked for the engine's version, and what it counted; pods with our sidecar for its state, as soon as they
+        have an address.
+        """
         if ip is None or pod.terminating or pod.finished:
             return Replica(pod, None, None, "has no address")
-        version, sidecar = await asyncio.gather(
-            read_engine_version(self._http, ip, port) if pod.ready and port is not None else _nothing(),
+        asked = pod.ready and port is not None
+        version, served, sidecar = await asyncio.gather(
+            read_engine_version(self._http, ip, port) if asked and port is not None else _nothing(),
+            self._read_served(pod.uid, ip, port) if asked and port is not None and counted else _nothing(),
             read_sidecar(self._http, ip) if pod.has_sidecar else _nothing(),
         )
         if isinstance(sidecar, Silence):
-            return Replica(pod, version, None, sidecar.why)
-        return Replica(pod, version, sidecar, None if sidecar else "has no sidecar")
+            return Replica(pod, version, None, sidecar.why, served)
+        return Replica(pod, version, sidecar, None if sidecar else "has no sidecar", served)
+
+    async def _read_served(self, uid: str, ip: str, port: int) -> Served | None:
+        now = time.monotonic()
+        known = self._served.get(uid)
+        if known is not None and now - known[0] <= SERVED_KEPT_SECONDS:
+            return known[1]
+        self._served = {pod: kept for pod, kept in self._served.items() if now - kept[0] <= SERVED_KEPT_SECONDS}  # gone, or read again
+        served = await read_served(self._http, ip, port)
+        self._served[uid] = now, served
+        return served
 
     async def _pool(
         self, draft: Draft, workload: Workload | None, pods: Iterable[Body]
@@ -324,11 +345,12 @@ def _keepers(deployment: Body, draft: Draft, around: _Around) -> tuple[str, ...]
     return find_keepers(deployment, (*around.autoscalers, *around.scaled), around.budgets)
 
 
-def _surroundings(workload: Workload | None, around: _Around, room: int | None) -> Surroundings:
+def _surroundings(workload: Workload | None, around: _Around, room: int | None, pods: Iterable[Body]) -> Surroundings:
     if workload is None or not isinstance(workload.original, Target):
         return NOTHING_AROUND
     budgets = find_budgets(workload.original.pod_labels, around.budgets)
-    return Surroundings(find_scaling(workload.body, around.autoscalers), budgets, room)
+    taker = find_next_taker(pods, {replica.pod.name for replica in workload.replicas}, workload.original.gpu_resource)
+    return Surroundings(find_scaling(workload.body, around.autoscalers), budgets, room, taker)
 
 
 def _by_name(product: Product) -> tuple[str, str]:

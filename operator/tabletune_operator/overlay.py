@@ -113,7 +113,7 @@ def _argo_cd(request: OverlayRequest) -> str:
     }
     return _file(
         "For spec.rollout.mode Patch under Argo CD: merge this into your Application. Without it self-heal puts the old args back, and the "
-        "DraftTable says PutBack. Some versions do not keep fields of list items at sync (argo-cd#17694): try yours, or use mode "
+        "DraftTable says ManagedElsewhere. Some versions do not keep fields of list items at sync (argo-cd#17694): try yours, or use mode "
         "ConfigFile or Recommend, which need none of this.",
         {
             "apiVersion": "argoproj.io/v1alpha1",

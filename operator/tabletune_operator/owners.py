@@ -33,6 +33,7 @@ _LEAVES_ALONE = frozenset({"ignore", "ifnotpresent"})
 """Policies of Flux that never write an object that is there. Not Merge: it keeps fields that the manifest lacks, and `args` is in it."""
 
 _ARGO_MANAGER, _FLUX_MANAGERS = "argocd", frozenset({"kustomize-controller", "helm-controller"})
+"""Not `helm` itself: an upgrade is told from a `helm rollback`, by which somebody wants the old setting, by nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class Writer:
 
     manager: str
     at: datetime | None
+
+
+def is_loop(manager: str) -> bool:
+    """Whether this field manager applies manifests again and again by itself. Any other name may be a person's word."""
+    return manager.startswith(_ARGO_MANAGER) or manager in _FLUX_MANAGERS
 
 
 def find_owner(body: Body) -> Owner | None:
@@ -107,7 +113,8 @@ def _path(values: Mapping[str, str], namespace: str, name: str) -> str:
 
 
 def find_writer(body: Body, container: str, fields: Sequence[str] = ARGUMENTS) -> Writer | None:
-    """Who else owns the arguments of this container. Where they are as we applied them: who else wrote the spec last.
+    """Who else owns the arguments of this container, a person before a tool that came later. Where they are as we applied them: who
+    else wrote the spec last.
 
     None: nobody but us, which is also so where we gave the old ones back ourselves (by an update of the whole object).
 
@@ -120,7 +127,7 @@ def find_writer(body: Body, container: str, fields: Sequence[str] = ARGUMENTS) -
         owning = [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, container, field)]
         theirs = [entry for entry in owning if entry.get("manager") != FIELD_MANAGER]
         if theirs:
-            return _last(theirs)
+            return _last([entry for entry in theirs if not is_loop(entry.get("manager") or "")]) or _last(theirs)
         if any(entry.get("operation") == "Update" for entry in owning):
             return None
         if owning:

@@ -1,4 +1,4 @@
-"""What replicas say for themselves: the engine's version, and the sidecar's `/state` (docs/protocol.md).
+"""What replicas say for themselves: the engine's version and counters, and the sidecar's `/state` (docs/protocol.md).
 
 Asked all at once with short time-outs: a pod that does not answer is an observed fact, not an error.
 """
@@ -12,7 +12,8 @@ import httpx
 
 from tabletune.acceptance import Counts
 from tabletune.table import Table
-from tabletune_operator.observation import Goodput, SidecarState
+from tabletune_operator.engine_counts import parse_served
+from tabletune_operator.observation import Goodput, Served, SidecarState
 from tabletune_operator.rollout import SIDECAR_PORT
 
 FORMAT_VERSION = 1
@@ -38,6 +39,14 @@ async def read_engine_version(http: httpx.AsyncClient, ip: str, port: int) -> st
         return None
     version = answer.get("version")
     return version if isinstance(version, str) else None
+
+
+async def read_served(http: httpx.AsyncClient, ip: str, port: int) -> Served | None:
+    """vLLM's own counters, from `/metrics`; None when it does not answer."""
+    try:
+        return parse_served((await http.get(f"http://{_host(ip)}:{port}/metrics")).raise_for_status().text)
+    except (httpx.HTTPError, ValueError):
+        return None
 
 
 async def read_sidecar(http: httpx.AsyncClient, ip: str) -> SidecarState | Silence:

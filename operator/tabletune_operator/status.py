@@ -109,6 +109,17 @@ class PutBack(Model):
     by: ShortText | None = Field(default=None, description="Field manager, as the target's managedFields name it.")
 
 
+class ServedCounts(Model):
+    """What several engines counted since their start, by vLLM's own metrics."""
+
+    engine: ShortText = Field(description="Digest of their container as its user wrote it; another one is not compared with them.")
+    finished_requests: Count = Field(description="That ended, but for those that their client ended.")
+    failed_requests: Count = Field(description="Of these, those that the engine failed.")
+    gaps: Count = Field(description="Between the tokens of a request.")
+    stalls: Count = Field(description="Of these gaps, those longer than a second that no preemption explains.")
+    steps: Count
+
+
 class RolloutStatus(Model):
     """The roll-out of the target."""
 
@@ -123,7 +134,9 @@ class RolloutStatus(Model):
     put_backs: Annotated[tuple[PutBack, ...], Field(max_length=4)] | None = Field(
         default=None, description="The last times.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
+    before: ServedCounts | None = Field(default=None, description="Of the engines that were replaced: what the new ones are held against.")
     worse_since: Time | None = Field(default=None, description="Since when replicas do beyond doubt worse than with the setting before.")
+    worse_counted: ServedCounts | None = Field(default=None, description="What they had counted then, where that shows it.")
 
 
 class Replica(Model):

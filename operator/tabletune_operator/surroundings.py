@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tabletune_operator.keepers import scales
 from tabletune_operator.kinds import replicas_of
 from tabletune_operator.label_selector import selects
-from tabletune_operator.nodes import free_by_node
+from tabletune_operator.nodes import free_by_node, gpu_request
 from tabletune_operator.observation import Budget
 
 Body = Mapping[str, Any]
@@ -55,3 +55,14 @@ def find_room(nodes: Iterable[Body], pods: Iterable[Body], resource: str | None,
     if resource is None or request < 1:
         return None
     return sum(free // request for free in free_by_node(nodes, pods, resource).values())
+
+
+def find_next_taker(pods: Iterable[Body], own: Collection[str], resource: str | None) -> str | None:
+    """The first pod by name, other than those named in `own`, that the scheduler finds no node for and that asks for this GPU."""
+    return min((pod["metadata"]["name"] for pod in pods if pod["metadata"]["name"] not in own and _waits_for(pod, resource)), default=None)
+
+
+def _waits_for(pod: Body, resource: str | None) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    unschedulable = any(c["type"] == "PodScheduled" and c.get("reason") == "Unschedulable" for c in conditions)
+    return unschedulable and "deletionTimestamp" not in pod["metadata"] and gpu_request(pod["spec"], resource) > 0

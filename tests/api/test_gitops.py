@@ -16,12 +16,15 @@ from api_server import TOKEN, Api, cluster_binaries
 from gitops_tools import GitOps, Round
 from test_workloads import CONFIG, PYTHON_PATH, engine, engine_of, example, path, roll
 
+from tabletune_operator.drift import read_drift
+from tabletune_operator.owners import find_writer, is_loop
 from tabletune_operator.restore import restore
 
 FLUX_SSA, FLUX_RECONCILE = "kustomize.toolkit.fluxcd.io/ssa", "kustomize.toolkit.fluxcd.io/reconcile"
 ARGS_JQ = '.spec.template.spec.containers[] | select(.name == "modelserver") | .args'
 ARGS_POINTER = "/spec/template/spec/containers/0/args"
 
+ENGINE = "modelserver"
 KEPT, REVERTED = "kept", "reverted"
 
 
@@ -99,6 +102,9 @@ def test_takes_args_back_and_leaves_all_else(api: Api, namespace: str, gitops: G
     after = user.read()
     assert engine_of(after)["args"] == engine_of(before)["args"]
     assert fates(before, rolled, after) == dict.fromkeys(PARTS, KEPT) | {"args": REVERTED}
+    writer = find_writer(after, ENGINE, read_drift(after).arguments)
+    assert writer is not None
+    assert is_loop(writer.manager) == tool.name.startswith(("argo", "flux")), writer.manager
 
     (again,) = user.apply()
     assert (again.error, again.changed) == ("", False)

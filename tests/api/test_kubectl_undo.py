@@ -16,10 +16,12 @@ from api_server import TOKEN, Api, cluster_binaries
 from test_workloads import CONFIG, example, give_back, path, roll
 
 from tabletune_operator.drift import read_drift
+from tabletune_operator.owners import find_writer, is_loop
 from tabletune_operator.restore import OWNER_ANNOTATION, RECORD_ANNOTATION, is_intact, rolled_digest
 
 REVISION = "deployment.kubernetes.io/revision"
 HASH = "pod-template-hash"
+ENGINE = "modelserver"
 
 
 def kubectl(api: Api, namespace: str, *arguments: str) -> str:
@@ -81,6 +83,9 @@ def test_undoing_everything_leaves_no_mark_of_ours(api: Api, namespace: str, rev
     assert after["spec"] == before["spec"]
     assert not {RECORD_ANNOTATION, OWNER_ANNOTATION} & after["metadata"]["annotations"].keys()
     assert rolled_digest(after) is None
+    writer = find_writer(after, ENGINE)
+    assert writer is not None
+    assert not is_loop(writer.manager), "a person's word, which nothing is tried against"
 
 
 def test_undoing_to_an_earlier_table_brings_its_own_record_back(api: Api, namespace: str, revisions: list[dict[str, Any]]) -> None:

@@ -44,6 +44,7 @@ SPEC: dict[str, Any] = {
 }  # fmt: skip
 
 NOW = "2026-11-30T14:36:00Z"
+COUNTED = {"engine": "e", "finishedRequests": 1, "failedRequests": 0, "gaps": 9, "stalls": 0, "steps": 5}
 STATUS: dict[str, Any] = {
     "observedGeneration": 1,
     "conditions": [
@@ -67,7 +68,7 @@ STATUS: dict[str, Any] = {
     "rollout": {
         "digest": "d", "startedAt": NOW, "completedAt": NOW, "targetUid": "u", "owner": "Argo CD application serving (keeps it)",
         "approved": "d", "reprofile": "1", "queue": {"since": NOW, "seenAt": NOW, "place": "2nd of 3"},
-        "putBacks": [{"at": NOW, "by": "argocd-controller"}], "worseSince": NOW,
+        "putBacks": [{"at": NOW, "by": "argocd-controller"}], "worseSince": NOW, "before": COUNTED, "worseCounted": COUNTED,
     },
     "fleet": {
         "heard": 1, "honoured": 1, "lastHeard": NOW, "tables": ["1-64:3 on 1 replica"], "tableChangedAt": NOW, "acceptance": "0.69/0.40",

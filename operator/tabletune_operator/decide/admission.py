@@ -13,8 +13,11 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.admission import KINDS_TOLD, request_of
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
 from tabletune_operator.decide.approval import judge_approval
-from tabletune_operator.decide.eviction import Held, Replicas, next_eviction
+from tabletune_operator.decide.eviction import FEWEST_REPLICAS, Held, Replicas, next_eviction, next_return
+from tabletune_operator.decide.guard import find_turn
+from tabletune_operator.decide.regression import is_only_reported, judge_regression, worse
 from tabletune_operator.decide.rollout import RollingOut, give_back, has_proved, judge_rollout, needs_gpu, refusing, why_failing
+from tabletune_operator.decide.served import engine_of, sum_served
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.injection import Injection, WorkloadKey
@@ -23,7 +26,7 @@ from tabletune_operator.plan import EvictPod, Inject, StopInjecting
 from tabletune_operator.restore import template_digest
 from tabletune_operator.rollout import build_rollout
 from tabletune_operator.status import RolloutStatus
-from tabletune_operator.target import TargetError
+from tabletune_operator.target import Target, TargetError
 from tabletune_operator.times import clock, parse_time, to_time
 
 GRACE = timedelta(seconds=10)
@@ -43,6 +46,8 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
         digest = _setting_of(remembered)
         if ours or digest is None or not any(each.pod.digest == digest for each in workload.replicas):
             return judge_rollout(seen, wanted, files)
+        if remembered is not None and _is_taken_back(remembered):
+            return RollingOut(_still_taken_back(seen, workload, digest, remembered, evicts=False), remembered)
         # What new pods get stays as it is: the webhook compares each with what was measured, and leaves alone what differs.
         return _watch(seen, workload, digest, remembered, evicts=False)
     if files.kind is VerdictKind.PRESENT or (workload.foreign is not None and not workload.put_back):
@@ -68,17 +73,23 @@ def judge_admission(seen: Observation, wanted: Wanted | None, files: Files | Non
     except TargetError as error:
         return RollingOut(Stage(RolledOut.CANNOT_ROLL_OUT, error.message), remembered, StopInjecting())
     request = f"{injection.digest}-{template_digest(wanted.target.template)[:8]}"
-    if remembered is not None and _is_taken_back(remembered) and remembered.digest == request:
-        return RollingOut(_still_taken_back(seen, workload, injection.digest), remembered, StopInjecting())
+    evicts = wanted.spec.rollout.replace == "Evict"
+    if remembered is not None and _stays_taken_back(remembered, request, wanted.target):
+        return RollingOut(_still_taken_back(seen, workload, injection.digest, remembered, evicts=evicts), remembered, StopInjecting())
     known = remembered is not None and _setting_of(remembered) == injection.digest and not _is_taken_back(remembered)
     unapproved = None if known else judge_approval(seen, wanted.spec, workload, files)
     if unapproved is not None:
         return RollingOut(unapproved, remembered)
-    status = remembered if known else RolloutStatus(digest=request, started_at=to_time(seen.now))
+    status = remembered if known else _started(seen, workload, request, injection.digest)
     if ours:
         return RollingOut(_take_back(seen, workload), status, Inject(injection))
-    evicts = wanted.spec.rollout.replace == "Evict"
-    return _watch(seen, workload, injection.digest, status, evicts=evicts, webhook=seen.webhook, injection=injection)
+    return _watch(seen, workload, injection.digest, status, files, evicts=evicts, webhook=seen.webhook, injection=injection)
+
+
+def _started(seen: Observation, workload: Workload, request: str, digest: str) -> RolloutStatus:
+    """A try that begins now; replicas without the setting are those that it replaces."""
+    replaced = [each for each in workload.replicas if each.pod.digest != digest]
+    return RolloutStatus(digest=request, started_at=to_time(seen.now), before=sum_served(workload, replaced))
 
 
 def build_injection(seen: Observation, wanted: Wanted, files: Files) -> Injection:
@@ -142,16 +153,39 @@ def _is_taken_back(status: RolloutStatus) -> bool:
     return status.digest is not None and status.started_at is None
 
 
-def _still_taken_back(seen: Observation, workload: Workload, digest: str) -> Stage:
+def _stays_taken_back(status: RolloutStatus, request: str, target: Target) -> bool:
+    """One try for each request. Of a setting that did worse a restart is no new one: by it replicas leave that setting."""
+    if not _is_taken_back(status):
+        return False
+    if status.worse_since is None:
+        return status.digest == request
+    return _setting_of(status) == request.partition("-")[0] and (status.before is None or status.before.engine == engine_of(target))
+
+
+def _still_taken_back(seen: Observation, workload: Workload, digest: str, status: RolloutStatus, *, evicts: bool) -> Stage:
     before = seen.draft.conditions.get("RolledOut")
     told = before.message if before is not None and before.reason == RolledOut.ROLLED_BACK.name else None
+    running = tuple(each for each in _live(workload) if each.pod.digest == digest)
+    if status.worse_since is None:  # the ready ones serve, and stay
+        gone = tuple(_evict(each) for each in running if why_failing(seen, workload, each) is not None)
+    else:
+        gone = tuple(_evict(each) for each in running if each.pod.crash is not None and not each.pod.ready)
+        gone = gone or (_next_back(seen, workload, digest) if told is not None and evicts else ())
     return Stage(
         RolledOut.ROLLED_BACK,
         told
         or f"The setting kept a new replica of {workload.called} from starting, so new pods get none. Not tried again until spec or "
         f"target changes. To try now: {workload.kind.again(workload.body)}",
-        tuple(_evict(each) for each in _live(workload) if each.pod.digest == digest and why_failing(seen, workload, each) is not None),
+        gone,
     )
+
+
+def _next_back(seen: Observation, workload: Workload, digest: str) -> tuple[EvictPod, ...]:
+    """The next replica that leaves a setting that did worse; none while another is on its way, or all left it."""
+    live = _live(workload)
+    left, running = (tuple(each for each in live if (each.pod.digest == digest) is runs) for runs in (False, True))
+    found = next_return(seen, workload, workload.desired, Replicas(left, running, (), len(left))) if running else None
+    return (found,) if isinstance(found, EvictPod) else ()
 
 
 def _live(workload: Workload) -> tuple[Replica, ...]:
@@ -180,12 +214,13 @@ def _watch(
     workload: Workload,
     digest: str,
     status: RolloutStatus | None,
+    files: Files | None = None,
     *,
     evicts: bool,
     webhook: Webhook | None = None,
     injection: Injection | None = None,
 ) -> RollingOut:
-    """What the replicas say of the setting; `injection` None: new pods get what they got before."""
+    """What the replicas say of the setting; `injection` None: new pods get what they got before. With `files` goodput counts, too."""
     replicas = _sorted_out(seen, workload, digest, status)
     inject = Inject(injection) if injection is not None else None
     completed = status is not None and status.completed_at is not None
@@ -196,13 +231,36 @@ def _watch(
         step += "Not tried again until spec or target changes."
         message = f"{clipped(why, 298 - len(step))}. {step}"
         return RollingOut(Stage(RolledOut.ROLLED_BACK, message, (_evict(replica),)), _taken_back(status), StopInjecting())
+    regression = judge_regression(seen, files, replicas.admitted, status)
+    if status is not None:
+        status = status.model_copy(update={"worse_since": regression.since, "worse_counted": regression.counted})
+    if regression.certain and regression.found is not None:
+        if is_only_reported(seen.draft.spec):
+            return RollingOut(Stage(RolledOut.WORSE, worse(regression.found)), status, inject)
+        stage = _worse(seen, workload, regression.found, evicts=evicts)
+        return RollingOut(stage, _taken_back(status), StopInjecting())
     refused = refusing(list(replicas.admitted))
     if refused is not None:
         return RollingOut(refused, status, inject)
     stage = _progress(seen, workload, replicas, evicts=evicts, webhook=webhook, completed=completed)
     if stage.reason.status == "True" and not completed:
         status = (status or RolloutStatus()).model_copy(update={"completed_at": to_time(seen.now)})
+    if status is not None:
+        turn = find_turn(seen) if stage.reason is RolledOut.QUEUED else None
+        status = status.model_copy(update={"queue": turn.queue if turn is not None else None})
     return RollingOut(stage, status, inject)
+
+
+def _worse(seen: Observation, workload: Workload, found: str, *, evicts: bool) -> Stage:
+    """New pods get the old setting at once; running replicas as they got this one: by evictions, or by who restarts them."""
+    step = f"Since {clock(seen.now)} new pods get the old setting, "
+    step += (
+        "others are evicted one at a time"
+        if evicts and workload.desired >= FEWEST_REPLICAS
+        else f"others once restarted: {workload.kind.again(workload.body)}"
+    )
+    step += ". Not tried again until spec or target changes."
+    return Stage(RolledOut.ROLLED_BACK, f"{clipped(found, 298 - len(step))}. {step}")
 
 
 def _progress(  # noqa: PLR0911 - by case
@@ -256,8 +314,9 @@ def _replacing(seen: Observation, workload: Workload, replicas: Replicas, desire
     match next_eviction(seen, workload, desired, replicas):
         case Held(why, for_ever=True):
             return Stage(RolledOut.WAITING_FOR_RESTART, f"{counts} run the setting, and {why}. Restart it when it suits: {restart}")
-        case Held(why):
-            return Stage(RolledOut.ROLLING_OUT, f"{counts} run the setting; the next is evicted once {why}. Nothing to do.")
+        case Held() as held:
+            told = f"{counts} run the setting; the next is evicted once {held.why}. "
+            return Stage(held.reason, f"{clipped(told, LONGEST_MESSAGE - len(held.cure))}{held.cure}")
         case action:
             return Stage(
                 RolledOut.ROLLING_OUT,

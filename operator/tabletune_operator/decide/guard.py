@@ -30,9 +30,11 @@ class Held:
 
 def judge_guard(seen: Observation, spec: DraftTableSpec, workload: Workload, target: Target) -> Held | None:
     """None: it may begin."""
-    queued = _queued(seen)  # first, for one that rolls out now may hold the very GPU that is missing
-    if queued is not None:
-        return queued
+    turn = find_turn(seen)  # first, for one that rolls out now may hold the very GPU that is missing
+    if turn is not None:
+        whom = f"the roll-out of {turn.name}" if turn.rolls_out else f"{turn.name}, which is first"
+        said = f"Waits for {whom}; {turn.queue.place}. One roll-out at a time in a namespace. Nothing is changed. "
+        return Held(Stage(RolledOut.QUEUED, f"{said}Wait: it starts by itself."), turn.queue)
     around, name = seen.around, workload.called
     if around.scaling is not None:
         return _held(RolledOut.SCALING, f"{name}: {around.scaling}. The roll-out waits until that is over; nothing is changed. Wait.")
@@ -64,8 +66,17 @@ def _no_room(seen: Observation, workload: Workload, target: Target, surge: int) 
     )
 
 
-def _queued(seen: Observation) -> Held | None:
-    """One roll-out at a time in a namespace."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """It is another's turn: that of the DraftTable `name`, who rolls out or only waited before; and the place in the queue."""
+
+    name: str
+    rolls_out: bool
+    queue: RolloutQueue
+
+
+def find_turn(seen: Observation) -> Turn | None:
+    """One roll-out at a time in a namespace. None: nobody comes before."""
     others, ref = seen.rollouts, seen.draft.ref
     known = seen.draft.status.rollout
     before = known.queue if known is not None else None
@@ -73,13 +84,13 @@ def _queued(seen: Observation) -> Held | None:
     ahead = [w for w in others.waiting if (w.since, w.ref.name) < (since, ref.name)]
     if others.running is None and not ahead:
         return None
-    whom = f"the roll-out of {short(others.running.name)}" if others.running is not None else f"{short(ahead[0].ref.name)}, which is first"
+    first = others.running if others.running is not None else ahead[0].ref
     place = f"{ordinal(len(ahead) + 1)} of {len(others.waiting) + 1}"
-    stage = Stage(
-        RolledOut.QUEUED,
-        f"Waits for {whom}; {place}. One roll-out at a time in a namespace. Nothing is changed. Wait: it starts by itself.",
+    return Turn(
+        short(first.name),
+        others.running is not None,
+        RolloutQueue(since=to_time(since), seen_at=to_time(_said(before, seen.now)), place=place),
     )
-    return Held(stage, RolloutQueue(since=to_time(since), seen_at=to_time(_said(before, seen.now)), place=place))
 
 
 def _said(before: RolloutQueue | None, now: datetime) -> datetime:

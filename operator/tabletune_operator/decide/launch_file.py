@@ -14,6 +14,7 @@ from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import LONGEST_MESSAGE, Condition, Reason, RolledOut, clipped, short
 from tabletune_operator.crd import DraftTableSpec
 from tabletune_operator.decide.rollout import RollingOut, watch
+from tabletune_operator.decide.served import sum_served
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.kinds import kind_of, put, template_of
@@ -133,7 +134,8 @@ def _roll_out(case: _Case, wanted: Wanted, files: Files) -> RollingOut:
     tried = remembered is not None and remembered.digest == request
     if tried and mark is not None and manifest.mark is None and not case.holds(setting):
         return RollingOut(_not_again(case, case.seen.draft.conditions.get("RolledOut")), remembered)
-    status = remembered if tried else RolloutStatus(digest=request, started_at=to_time(case.seen.now))
+    before_it = sum_served(case.workload, case.workload.replicas)
+    status = remembered if tried else RolloutStatus(digest=request, started_at=to_time(case.seen.now), before=before_it)
     # A mark that somebody took away was as good as another one: replicas started again, from the same file. And a sidecar that came since
     # asks for no restart by itself.
     marked = manifest.mark in {mark, launch_digest(setting, tracked=False)} or (tried and manifest.mark is None)

@@ -3,6 +3,11 @@
 One put-back ends a try: another writer's word counts more than ours. A second one within ten minutes says that a tool keeps the
 target (`ManagedElsewhere`), and then a change of the pod template is no wish for another try either, for it is that tool's.
 
+A GitOps controller reads the target and then writes it, so one that had read the old arguments when our roll-out came puts them back
+though it was told to leave them, and would not do it again. So its put-back is followed by one try by itself, once it was quiet for a
+while; not by a second one within a day, for each costs two restarts of every replica. Whoever else put it back may be a person
+(`kubectl rollout undo`, `helm rollback`), and is asked to say "again".
+
 Settled, so that one more try is made: what we would roll out is another thing (spec, table); the annotation `tabletune.io/approve` or
 `tabletune.io/reprofile` asks for it; the owner of the target no longer keeps it; after a first put-back also: the pod template is
 another one (`kubectl rollout restart` makes one).
@@ -10,19 +15,25 @@ another one (`kubectl rollout restart` makes one).
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tabletune_operator.conditions import LONGEST_MESSAGE, RolledOut, clipped, short
 from tabletune_operator.crd import LONGEST_TEXT
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.observation import Observation, Workload
-from tabletune_operator.owners import Owner
+from tabletune_operator.owners import Owner, Writer, is_loop
 from tabletune_operator.rollout import APPROVE_ANNOTATION
 from tabletune_operator.status import PutBack, RolloutStatus
 from tabletune_operator.times import clock, parse_time, to_time
 
 TWICE_WITHIN = timedelta(minutes=10)
 MOST_REMEMBERED = 4
+
+QUIET = timedelta(minutes=2)
+"""So long nobody may have written the arguments before a try by itself: a tool that keeps them does so sooner, at most once more."""
+
+BY_ITSELF_EVERY = timedelta(days=1)
+"""A tool that puts ours back whenever its interval is over must not have replicas restarted each time."""
 
 
 FOUGHT = " (keeps it)"
@@ -45,6 +56,19 @@ def is_settled(known: RolloutStatus, request: str, *, owner: Owner | None, appro
     if is_fought(known):
         return (known.digest or "").partition("-")[0] != request.partition("-")[0]
     return known.digest != request
+
+
+def tried_again_at(known: RolloutStatus, writer: Writer | None) -> datetime | None:
+    """When one more try is made though nobody asks for it; None: it is not. `known` holds the put-back, `writer` wrote last."""
+    entries = known.put_backs or ()
+    if not entries or entries[-1].by is None or not is_loop(entries[-1].by) or is_fought(known):
+        return None
+    last = parse_time(entries[-1].at)
+    if len(entries) > 1 and last - parse_time(entries[-2].at) < BY_ITSELF_EVERY:
+        return None
+    if writer is None or not is_loop(writer.manager):
+        return None
+    return max(last, writer.at or last) + QUIET
 
 
 def is_asked(known: RolloutStatus, *, approved: str | None, reprofile: str | None) -> bool:
@@ -77,8 +101,8 @@ def is_fought(known: RolloutStatus) -> bool:
     return last - before <= TWICE_WITHIN
 
 
-def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner: Owner | None) -> Stage:
-    """What to say; `known` holds the put-back."""
+def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner: Owner | None, again_at: datetime | None = None) -> Stage:
+    """What to say; `known` holds the put-back. `again_at`: when it is tried again by itself."""
     entries = known.put_backs or ()
     at = clock(parse_time(entries[-1].at)) if entries else clock(seen.now)
     name, by = workload.called, _by(entries[-1].by if entries else None, owner)
@@ -90,6 +114,12 @@ def put_back(known: RolloutStatus, seen: Observation, workload: Workload, owner:
             f"{APPROVE_ANNOTATION} to status.table.digest."
         )
         return Stage(RolledOut.MANAGED_ELSEWHERE, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
+    if again_at is not None:
+        what = f"{by} put the old setting of {name} back after our roll-out ({at}). "
+        cure = (
+            f"Tried once more at {clock(again_at)} if nobody changes it until then. Nothing to do; or set spec.rollout.mode to Recommend."
+        )
+        return Stage(RolledOut.TRIED_AGAIN, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")
     what = f"{by} put the old setting of {name} back after our roll-out ({at}). Left as it is. "
     cure = f"Commit ours there, or set spec.rollout.mode to Recommend; or try again: {workload.kind.again(workload.body)}"
     return Stage(RolledOut.PUT_BACK, f"{clipped(what, LONGEST_MESSAGE - len(cure))}{cure}")

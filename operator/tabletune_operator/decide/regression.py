@@ -1,4 +1,4 @@
-"""After a roll-out: do replicas do beyond doubt worse than with the setting before? Crash loops, and goodput.
+"""After a roll-out: do replicas do beyond doubt worse than with the setting before? Crash loops, goodput, failed requests, stalls.
 
 Wrong alarms cost two restarts of every replica, so each doubt is counted for the new setting, and missing data says nothing.
 
@@ -7,6 +7,8 @@ with live acceptance (`goodput` of docs/protocol.md), so load and acceptance can
 lengths alike (long contexts, another load on the node) would be so with the setting before too: that share, which sidecars tell, is
 taken out. What is left are stalls and lengths that cost more than was measured. With prompts much longer than the profiled ones
 prefills take what no profile says, and nothing is judged.
+
+Failed requests and stalls are held against what the engines before had counted (served.py).
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from datetime import timedelta
 
 from tabletune.verdict import ArmName, VerdictKind
 from tabletune_operator.conditions import clipped, short
+from tabletune_operator.crd import DraftTableSpec
+from tabletune_operator.decide.served import find_worse, goes_on, sum_served
 from tabletune_operator.decide.stage import percent
 from tabletune_operator.decide.start_table import LEAST_STEPS, measuring_error
-from tabletune_operator.observation import Files, Observation, Replica, SidecarState
-from tabletune_operator.status import RolloutStatus
+from tabletune_operator.observation import Damage, Files, Observation, Replica, SidecarState, Workload
+from tabletune_operator.status import RolloutStatus, ServedCounts
 from tabletune_operator.times import clock, parse_time, to_time
 
 WATCHED = timedelta(hours=2)
@@ -47,6 +51,7 @@ class Regression:
     pod: str = ""
     since: str | None = None  # as the status is to hold it
     certain: bool = False
+    counted: ServedCounts | None = None  # what was counted then, as the status is to hold it
 
 
 FINE = Regression()
@@ -63,10 +68,23 @@ def judge_regression(seen: Observation, files: Files | None, current: Sequence[R
         return Regression(what, pod.name, known.worse_since or to_time(seen.now), certain=True)
     found = _lost_goodput(files, current) if files is not None else None
     if found is None:
-        return FINE
+        return _served_worse(seen, seen.workload, current, known) if seen.workload is not None else FINE
     since = parse_time(known.worse_since) if known.worse_since is not None else seen.now
     told = f"{found}, since {clock(since)}"
     return Regression(told, since=to_time(since), certain=seen.now - since >= SURE_AFTER)
+
+
+def _served_worse(seen: Observation, workload: Workload, current: Sequence[Replica], known: RolloutStatus) -> Regression:
+    found = find_worse(workload, current, known.before)
+    if found is None:
+        return FINE
+    first, now = known.worse_counted, sum_served(workload, current)
+    since = parse_time(known.worse_since) if known.worse_since is not None and first is not None else seen.now
+    last_long = first is not None and seen.now - since >= SURE_AFTER
+    again = goes_on(found, first, now) if first is not None and last_long else None
+    if first is None or again is False:
+        return Regression(found.said, since=to_time(seen.now), counted=now)
+    return Regression(f"{found.said}, since {clock(since)}", since=to_time(since), certain=again is True, counted=first)
 
 
 def _lost_goodput(files: Files, current: Sequence[Replica]) -> str | None:
@@ -100,6 +118,11 @@ def _tells(state: SidecarState, files: Files) -> bool:
         and state.prompt_tokens is not None
         and state.prompt_tokens <= LONGER_PROMPTS * profiled
     )
+
+
+def is_only_reported(spec: DraftTableSpec | Damage) -> bool:
+    """Whether replicas that do worse keep the setting. So they do where it cannot be read what their user wants."""
+    return isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report"
 
 
 def worse(found: str) -> str:

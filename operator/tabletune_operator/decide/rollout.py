@@ -6,15 +6,26 @@ spec, table or target changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tabletune.verdict import VerdictKind
 from tabletune_operator.conditions import RolledOut, clipped, short
 from tabletune_operator.decide.approval import approval_of, judge_approval
 from tabletune_operator.decide.guard import judge_guard
-from tabletune_operator.decide.put_back import drifted, is_asked, is_settled, put_back, refuse, removed, undone, with_put_back
-from tabletune_operator.decide.regression import judge_regression, worse
+from tabletune_operator.decide.put_back import (
+    drifted,
+    is_asked,
+    is_settled,
+    put_back,
+    refuse,
+    removed,
+    tried_again_at,
+    undone,
+    with_put_back,
+)
+from tabletune_operator.decide.regression import is_only_reported, judge_regression, worse
+from tabletune_operator.decide.served import sum_served
 from tabletune_operator.decide.stage import Stage, listed
 from tabletune_operator.decide.target import Wanted
 from tabletune_operator.decide.tracking import known_replica
@@ -93,15 +104,20 @@ def judge_rollout(seen: Observation, wanted: Wanted | None, files: Files | None)
     if ours and (is_in_place(workload.body, rollout) or is_kept(workload.body, rollout)):
         # Not remembered: we were stopped between the apply and the status. An edit of the target by its user is no new roll-out.
         known = remembered is not None and (remembered.digest or "").startswith(f"{rollout.inputs}-")
-        return _watch(seen, workload, remembered if known else _started(seen, workload, files, _request(rollout, wanted.target)), files)
+        request = _request(rollout, wanted.target)
+        rolling = _watch(seen, workload, remembered if known else _started(seen, workload, files, request), files)
+        if rolling.stage.reason is RolledOut.ROLLED_BACK and rolling.status is not None:
+            # The target may have been edited or restarted since: what is taken back is the try of now.
+            return replace(rolling, status=rolling.status.model_copy(update={"digest": request}))
+        return rolling
     why = ""
     if running is not None and files.speculative_config is not None:
         why = why_restart(running, files.speculative_config, files.table.launch_lengths, runner) or ""
     return _next_step(seen, wanted, workload, files, rollout, ours=ours, why=why)
 
 
-def _started(seen: Observation, workload: Workload, files: Files, request: str) -> RolloutStatus:
-    """A roll-out that begins now. Earlier put-backs stay remembered."""
+def _started(seen: Observation, workload: Workload, files: Files, request: str, counted: tuple[Replica, ...] = ()) -> RolloutStatus:
+    """A roll-out that begins now. Earlier put-backs stay remembered. `counted`: the replicas that it replaces."""
     before, profile = seen.draft.status.rollout, seen.draft.status.profile
     return RolloutStatus(
         digest=request,
@@ -110,6 +126,7 @@ def _started(seen: Observation, workload: Workload, files: Files, request: str) 
         approved=approval_of(seen, files),
         reprofile=profile.reprofile if profile is not None else None,
         put_backs=before.put_backs if before is not None else None,
+        before=sum_served(workload, counted),
     )
 
 
@@ -170,7 +187,7 @@ def _next_step(
         f"{workload.called} gets the new setting{because}: {workload.kind.replacing(workload.body)}",
         (ApplyRollout(rollout.apply),),
     )
-    return RollingOut(stage, _started(seen, workload, files, request))
+    return RollingOut(stage, _started(seen, workload, files, request, workload.replicas))
 
 
 def _held(seen: Observation, wanted: Wanted, workload: Workload, files: Files, why: str) -> RollingOut | None:
@@ -206,9 +223,10 @@ def _stopped(seen: Observation, workload: Workload, files: Files, request: str) 
         stays = known.digest == request and not is_asked(known, approved=approved, reprofile=answered)
         return RollingOut(Stage(RolledOut.ROLLED_BACK, before.message), known) if stays else None
     known = with_put_back(known, seen, workload)
-    if is_settled(known, request, owner=owner, approved=approved, reprofile=answered):
+    again_at = tried_again_at(known, workload.writer)
+    if (again_at is not None and seen.now >= again_at) or is_settled(known, request, owner=owner, approved=approved, reprofile=answered):
         return None
-    return RollingOut(put_back(known, seen, workload, owner), known)
+    return RollingOut(put_back(known, seen, workload, owner, again_at), known)
 
 
 def _watch(seen: Observation, workload: Workload, status: RolloutStatus | None, files: Files | None) -> RollingOut:
@@ -238,9 +256,9 @@ def watch(
         return RollingOut(Stage(RolledOut.ROLLING_OUT, said), status)
     regression = judge_regression(seen, files, current, status)
     if status is not None:
-        status = status.model_copy(update={"worse_since": regression.since})
+        status = status.model_copy(update={"worse_since": regression.since, "worse_counted": regression.counted})
     if regression.certain and regression.found is not None:
-        return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found)), status)
+        return RollingOut(_worse(seen, workload, _Failing(regression.pod, regression.found), back), status)
     refused = refusing(current)
     if refused is not None:
         return RollingOut(refused, status)
@@ -250,11 +268,15 @@ def watch(
     return RollingOut(stage, status)
 
 
-def _worse(seen: Observation, workload: Workload, found: _Failing) -> Stage:
-    spec = seen.draft.spec
-    if isinstance(spec, Damage) or spec.rollout.guard.after_rollout == "Report":
+def _worse(seen: Observation, workload: Workload, found: _Failing, back: tuple[Action, ...]) -> Stage:
+    if not back:
+        return Stage(
+            RolledOut.WORSE,
+            f"{clipped(found.why, 180)}. Serving goes on. Its setting is not ours to put back: correct it where it is kept.",
+        )
+    if is_only_reported(seen.draft.spec):
         return Stage(RolledOut.WORSE, worse(found.why))
-    return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), (RestoreTarget(restore(workload.body)),))
+    return Stage(RolledOut.ROLLED_BACK, _rolled_back(seen, workload, found), back)
 
 
 def _rolled_back(seen: Observation, workload: Workload, failing: _Failing) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tabletune_operator.observation import Budget
-from tabletune_operator.surroundings import find_budgets, find_room, find_scaling
+from tabletune_operator.surroundings import find_budgets, find_next_taker, find_room, find_scaling
 
 GPU = "nvidia.com/gpu"
 
@@ -66,3 +66,29 @@ def test_the_gpus_of_one_pod_are_on_one_node() -> None:
     assert find_room(nodes, pods, GPU, 2) == 2
     assert find_room(nodes, pods, GPU, 4) == 0
     assert find_room(nodes, pods, None, 0) is None, "without a GPU nothing is known"
+
+
+GPU = "nvidia.com/gpu"
+
+
+def pending(name: str, reason: str = "Unschedulable", resource: str = GPU, **metadata: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+    containers = [{"name": "c", "resources": {"limits": {resource: "1"}}}]
+    return {"metadata": {"name": name, **metadata}, "spec": {"containers": containers}, "status": {"conditions": [condition]}}
+
+
+def test_the_next_gpu_that_is_free_goes_to_who_waits_for_it() -> None:
+    assert find_next_taker([pending("b"), pending("a"), pending("0-own")], {"0-own"}, GPU) == "a"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(pending("a", reason="SchedulingGated"), id="not to be scheduled yet"),
+        pytest.param(pending("a", resource="amd.com/gpu"), id="another resource"),
+        pytest.param(pending("a", deletionTimestamp="2026-11-30T15:00:00Z"), id="on its way out"),
+        pytest.param({**pending("a"), "status": {}}, id="nothing known"),
+    ],
+)
+def test_who_does_not_wait_for_one_takes_none(pod: dict[str, Any]) -> None:
+    assert find_next_taker([pod], set(), GPU) is None

@@ -87,7 +87,7 @@ async def test_an_owner_is_shown_and_nothing_else_happens_in_mode_recommend() ->
     assert status(made)["owner"] == "Argo CD application serving (keeps it)"
 
 
-def put_args_back(made: World, before: Body, manager: str = "argocd-controller", *extra: str) -> None:
+def put_args_back(made: World, before: Body, manager: str = "argocd-controller", *extra: str, at: str = "2026-11-30T14:30:00Z") -> None:
     """As an apply of the user's manifest does: args are a list of one writer, everything else of ours stays."""
     live = made.get("Deployment", "decode")
     container = live["spec"]["template"]["spec"]["containers"][0]
@@ -97,7 +97,7 @@ def put_args_back(made: World, before: Body, manager: str = "argocd-controller",
         {
             "manager": manager,
             "operation": "Apply",
-            "time": "2026-11-30T14:40:00Z",
+            "time": at,
             "fieldsV1": {"f:spec": {"f:template": {"f:spec": owned_fields}}},
         }
     ]
@@ -115,16 +115,108 @@ async def rolled(**rollout: Any) -> tuple[World, Body]:
 
 
 async def test_a_put_back_ends_the_try_and_names_who_did_it() -> None:
+    made, before = await rolled()
+    put_args_back(made, before, "helm")
+    writes = len(made.writes)
+    await made.turns(4)
+    await made.turn(seconds=3600)
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "PutBack")
+    assert made.message("RolledOut").startswith("helm put the old setting of Deployment decode back")
+    assert len(made.writes) == writes
+    assert [entry["by"] for entry in status(made)["putBacks"]] == ["helm"], "remembered once, however often it is seen"
+
+
+async def test_a_put_back_of_a_gitops_controller_is_followed_by_one_try_by_itself_once_it_was_quiet() -> None:
     made, before = await rolled(ownership="Override")
     put_args_back(made, before)
     writes = len(made.writes)
     await made.turns(4)
-    assert made.condition("RolledOut") == ("False", "PutBack")
+    assert made.condition("RolledOut") == ("False", "TriedAgainSoon")
+    assert made.condition("Reconciling") == ("True", "TriedAgainSoon")
     assert made.message("RolledOut").startswith(
         "Argo CD application serving (argocd-controller) put the old setting of Deployment decode back"
     )
+    assert "once more at 14:32Z" in made.message("RolledOut")
     assert len(made.writes) == writes
-    assert [entry["by"] for entry in status(made)["putBacks"]] == ["argocd-controller"], "remembered once, however often it is seen"
+    await made.turn(seconds=120)
+    await made.turns(4)
+    assert made.state() == "Tracking"
+    assert made.writes[writes:].count("apply Deployment") == 1
+
+
+async def test_a_second_put_back_within_ten_minutes_stops_what_was_tried_by_itself() -> None:
+    made, before = await rolled(ownership="Override")
+    put_args_back(made, before)
+    await made.turn(seconds=121)
+    await made.turns(4)
+    assert made.state() == "Tracking"
+    put_args_back(made, before, at="2026-11-30T14:33:00Z")
+    writes = len(made.writes)
+    for _ in range(30):
+        await made.turn(seconds=60)
+    assert made.condition("RolledOut") == ("False", "ManagedElsewhere")
+    assert len(made.writes) == writes
+
+
+async def test_a_tool_that_puts_it_back_at_each_interval_has_replicas_restarted_once_a_day_by_itself() -> None:
+    made, before = await rolled(ownership="Override")
+    put_args_back(made, before)
+    await made.turn(seconds=121)
+    await made.turns(4)
+    made.now += timedelta(minutes=15)
+    put_args_back(made, before, at="2026-11-30T14:47:00Z")
+    writes = len(made.writes)
+    for _ in range(30):
+        await made.turn(seconds=60)
+    assert made.condition("RolledOut") == ("False", "PutBack")
+    assert len(made.writes) == writes
+    template = made.get("Deployment", "decode")["spec"]["template"]
+    template["metadata"].setdefault("annotations", {})["kubectl.kubernetes.io/restartedAt"] = "now"
+    await made.turns(4)
+    assert made.state() == "Tracking"
+    made.now += timedelta(days=1)
+    put_args_back(made, before, at="2026-12-01T15:10:00Z")
+    await made.turn(seconds=121)
+    await made.turns(4)
+    assert made.state() == "Tracking"
+
+
+async def test_it_is_not_quiet_while_the_tool_writes() -> None:
+    made, before = await rolled(ownership="Override")
+    put_args_back(made, before)
+    await made.turn(seconds=100)
+    made.get("Deployment", "decode")["metadata"]["managedFields"][0]["time"] = "2026-11-30T14:31:30Z"
+    await made.turn(seconds=30)
+    assert made.condition("RolledOut") == ("False", "TriedAgainSoon")
+    assert "once more at 14:33Z" in made.message("RolledOut")
+    await made.turn(seconds=90)
+    await made.turns(4)
+    assert made.state() == "Tracking"
+
+
+@pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "kubectl-edit", "kubectl", "helm", "terraform"])
+async def test_what_a_person_may_have_put_back_is_not_tried_again_by_itself(manager: str) -> None:
+    made, before = await rolled(ownership="Override")
+    put_args_back(made, before, manager)
+    writes = len(made.writes)
+    await made.turn(seconds=3600)
+    await made.turns(3)
+    assert made.condition("RolledOut") == ("False", "PutBack")
+    assert len(made.writes) == writes
+
+
+async def test_a_tool_that_writes_the_same_after_a_person_does_not_make_it_the_tools() -> None:
+    made, before = await rolled(ownership="Override")
+    put_args_back(made, before, "kubectl-edit")
+    live = made.get("Deployment", "decode")
+    later = {**live["metadata"]["managedFields"][0], "manager": "argocd-controller", "time": "2026-11-30T14:31:00Z"}
+    live["metadata"]["managedFields"].append(later)
+    writes = len(made.writes)
+    await made.turn(seconds=3600)
+    await made.turns(3)
+    assert made.condition("RolledOut") == ("False", "PutBack")
+    assert len(made.writes) == writes
 
 
 async def test_put_back_twice_in_ten_minutes_is_managed_elsewhere() -> None:
@@ -221,7 +313,7 @@ async def test_who_edited_a_field_of_ours_is_named() -> None:
     container["args"][-1] = '{"method":"ngram","num_speculative_tokens":5}'
     await made.turn()
     assert made.condition("RolledOut") == ("False", "Drifted")
-    assert "edited by kubectl-edit at 14:40Z" in made.message("RolledOut")
+    assert "edited by kubectl-edit at 14:30Z" in made.message("RolledOut")
 
 
 async def test_a_target_that_is_made_again_is_rolled_out_anew() -> None:

@@ -151,6 +151,7 @@ class World:
         self.nodes = list(nodes if nodes is not None else (node(),))
         self.versions: dict[str, str] = {}
         self.states: dict[str, Body | None] = {}  # what sidecars answer, by pod; None: silent
+        self.pages: dict[str, str] = {}  # what engines answer on /metrics, by pod
         self.calls = 0
         self.fail_after: int | None = None
         self.events: list[Body] = []
@@ -417,6 +418,9 @@ class World:
         if request.url.path == "/version":
             version = self.versions.get(request.url.host)
             return httpx.Response(200, json={"version": version}) if version else httpx.Response(404)
+        if request.url.path == "/metrics":
+            page = self.pages.get(request.url.host)
+            return httpx.Response(200, text=page) if page is not None else httpx.Response(404)
         state = self.states.get(request.url.host)
         if state is None:
             raise httpx.ConnectError("refused")
