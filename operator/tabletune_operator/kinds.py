@@ -267,7 +267,7 @@ class _LLMInferenceService(Kind):
     """KServe's: its controller makes a Deployment from it and from the templates of the installation, and puts that back when changed.
 
     So what runs is read from the Deployment, and the resource itself is written. Source: github.com/kserve/kserve,
-    pkg/apis/serving/v1alpha{1,2} and pkg/controller/v1alpha2/llmisvc, August 2026.
+    pkg/apis/serving/v1alpha{1,2} and pkg/controller/v1alpha2/llmisvc, v0.19.0.
     """
 
     __slots__ = ()
