@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
+import kserve
 import pytest
 from crowd import AT_ONCE, Crowd, Installed, start
 from kube_api import Api, connect
@@ -19,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leader_worker_sets: needs LeaderWorkerSets and their controller")
     config.addinivalue_line("markers", "whole_pool: needs every GPU of the A100 pool at some time")
     config.addinivalue_line("markers", "early(by): done in this test's namespace while others still run, but none that is whole_pool")
+    config.addinivalue_line("markers", "kserve: with KServe's own controller, which is built first; `make test-kserve`")
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +40,8 @@ def api(cluster: Cluster) -> Iterator[Api]:
 def installed(request: pytest.FixtureRequest, cluster: Cluster, api: Api) -> Iterator[Installed]:
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and "installed" in item.fixturenames]
     with ExitStack() as around:
+        if any(item.get_closest_marker("kserve") for item in items):
+            kserve.prepare()
         if any(item.get_closest_marker("leader_worker_sets") for item in items):
             around.enter_context(leader_worker_sets(cluster, api))
         yield around.enter_context(Installed(cluster, api, items))
