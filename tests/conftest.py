@@ -1,5 +1,6 @@
 """What several tiers share lies in tests/support and is imported by its module's name."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,9 +12,10 @@ TEST_SECONDS = 900
 
 sys.path.insert(0, str(HERE / "support"))
 
-# Tests say nothing about speed: a slow moment of the machine is no failure.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# A red run means the change, neither the dice nor a slow moment of the machine: examples are the same in every run, and nothing is timed.
+settings.register_profile("alike", deadline=None, derandomize=True)
+settings.register_profile("fuzz", deadline=None, derandomize=False)
+settings.load_profile("fuzz" if os.environ.get("TABLETUNE_FUZZ") else "alike")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

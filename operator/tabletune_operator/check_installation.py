@@ -65,9 +65,12 @@ async def check_alive(api: client.ApiClient, namespace: str) -> str:
     deadline = time.monotonic() + START_SECONDS
     while True:
         deployment = await client.AppsV1Api(api).read_namespaced_deployment(OPERATOR, namespace)
-        metadata, status = deployment.metadata, deployment.status
+        metadata, spec, status = deployment.metadata, deployment.spec, deployment.status
         if metadata and status and status.observed_generation == metadata.generation and status.available_replicas:
             return f"{OPERATOR} is alive"
+        if spec and spec.replicas == 0:
+            scale = f"kubectl -n {namespace} scale deployment/{OPERATOR} --replicas=1"
+            raise InstallationError(f"{OPERATOR} is not available: it is scaled to 0 replicas. Run {scale}.")
         if time.monotonic() >= deadline:
             raise InstallationError(f"{OPERATOR} is not available. See kubectl -n {namespace} describe deployment/{OPERATOR} and its log.")
         await asyncio.sleep(POLL_SECONDS)

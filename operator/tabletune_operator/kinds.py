@@ -77,6 +77,17 @@ class Kind(ABC):
         """May its pods get a label that they did not have from the start?"""
         return True
 
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Variables that its controller gives every container of a replica, as they are in a replica that is alone."""
+        return {}
+
+    def with_given(self, container: Body) -> dict[str, Any]:
+        """The container of its pod template as it is in a pod: theirs come first, and win."""
+        own = [entry for entry in container.get("env") or () if entry["name"] not in self.given]
+        variables = [*({"name": name, "value": value} for name, value in self.given.items()), *own]
+        return {**container, **({"env": variables} if variables else {})}
+
     def refusal(self, workload: Body) -> str | None:
         """Why no table can be measured for it as it is, and what to do; None: nothing speaks against it."""
         return None
@@ -206,6 +217,11 @@ class _LeaderWorkerSet(Kind):
         """The leader's template where there is one: a group's first pod is its leader."""
         name = "leaderTemplate" if workload["spec"]["leaderWorkerTemplate"].get("leaderTemplate") else "workerTemplate"
         return ("spec", "leaderWorkerTemplate", name)
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Its webhook's, for a group of one pod. Replicas get the address of their own pod, and a profiling pod leads itself too."""
+        return {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}
 
     def refusal(self, workload: Body) -> str | None:
         size = int(workload["spec"]["leaderWorkerTemplate"].get("size", 1))

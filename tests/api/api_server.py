@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,13 +139,19 @@ def kubeconfig_of(api: Api, folder: Path) -> Path:
     return path
 
 
+@functools.cache
 def cluster_binaries() -> Path:
-    """The folder with etcd, kube-apiserver and helm: the development cluster's, built into the cache if they are not there yet."""
+    """A folder with etcd, kube-apiserver and helm: the development cluster's, built into the cache if they are not there yet.
+
+    The links to them are this run's own: the cluster may be stopped meanwhile, and takes its own with it.
+    """
     sys.path.insert(0, str(ROOT / "dev" / "cluster"))
     from embedded import build
     from embedded.settings import read_settings
 
-    settings = read_settings(os.environ, existing=False)
+    folder = Path(tempfile.mkdtemp(prefix="tabletune-"))
+    atexit.register(shutil.rmtree, folder)
+    settings = replace(read_settings(os.environ, existing=False), root=folder)
     build.binaries(settings, lambda text: print(text, file=sys.stderr))
     return settings.bin
 

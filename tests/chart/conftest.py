@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
@@ -22,7 +23,8 @@ def image(cluster: Cluster, no_other_operator: None) -> tuple[str, ...]:
     return ("--set", "image.repository=tabletune.local/tabletune,image.tag=dev,image.pullPolicy=IfNotPresent")
 
 
-def _make_namespace(cluster: Cluster) -> Iterator[str]:
+@contextmanager
+def _namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace that refuses every pod that is not restricted."""
     name = f"tabletune-chart-{next(_numbers)}"
     cluster.kubectl("delete", "namespace", name, "--ignore-not-found")
@@ -36,12 +38,14 @@ def _make_namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def release_namespace(cluster: Cluster) -> Iterator[str]:
-    yield from _make_namespace(cluster)
+    with _namespace(cluster) as name:
+        yield name
 
 
 @pytest.fixture
 def other_namespace(cluster: Cluster) -> Iterator[str]:
-    yield from _make_namespace(cluster)
+    with _namespace(cluster) as name:
+        yield name
 
 
 @pytest.fixture(scope="session")
@@ -59,9 +63,22 @@ def no_other_operator(cluster: Cluster) -> None:
 
 @pytest.fixture
 def bare_cluster(cluster: Cluster, no_other_operator: None) -> Iterator[Cluster]:
+    with _without_definition(cluster):
+        yield cluster
+
+
+@pytest.fixture(scope="class")
+def shared_namespace(cluster: Cluster, no_other_operator: None) -> Iterator[str]:
+    """For a release that several tests look at, on a cluster that is bare before and after."""
+    with _without_definition(cluster), _namespace(cluster) as name:
+        yield name
+
+
+@contextmanager
+def _without_definition(cluster: Cluster) -> Iterator[None]:
     """A cluster without the DraftTable definition, before and after."""
     cluster.kubectl("delete", "crd", "drafttables.tabletune.io", "--ignore-not-found")
-    yield cluster
+    yield
     # A failed test may leave a finalizer that nobody would remove any more.
     for found in cluster.kubectl("get", "drafttables", "-A", "-o", "name", check=False).out.split():
         namespace = cluster.kubectl(

@@ -58,76 +58,77 @@ def leftovers(cluster: Cluster, *namespaces: str) -> list[str]:
     return found + [name for name in cluster.names(CLUSTER_KINDS) if any(f"/{namespace}:" in name for namespace in namespaces)]
 
 
-@pytest.fixture
-def cluster_wide(bare_cluster: Cluster, release_namespace: str, image: tuple[str, ...]) -> Iterator[str]:
-    """A running release that serves every namespace; its namespace."""
-    install(bare_cluster, release_namespace, image, "--set", "uninstall.timeoutSeconds=60")
-    yield release_namespace
-    bare_cluster.helm("uninstall", "tt", "-n", release_namespace, "--no-hooks", "--ignore-not-found")
-
-
 def check_installation(cluster: Cluster, namespace: str) -> tuple[int, str]:
     """Exit code and words of `helm test`; hooks are heard on its standard error."""
     done = cluster.helm("test", "tt", "-n", namespace, "--timeout", "3m", check=False)
     return done.code, done.err
 
 
-def test_an_installed_release_passes_its_test(bare_cluster: Cluster, cluster_wide: str) -> None:
-    code, said = check_installation(bare_cluster, cluster_wide)
-    assert code == 0, said
-    assert "ok: tabletune-operator is alive" in said
-    assert not [name for name in leftovers(bare_cluster, cluster_wide) if "tabletune-test" in name]
+class TestOneRelease:
+    """What one release that serves every namespace does; the last test stops its operator."""
 
+    @pytest.fixture(scope="class")
+    def running(self, cluster: Cluster, shared_namespace: str, image: tuple[str, ...]) -> Iterator[str]:
+        """Its namespace."""
+        install(cluster, shared_namespace, image)
+        yield shared_namespace
+        cluster.helm("uninstall", "tt", "-n", shared_namespace, "--no-hooks", "--ignore-not-found")
 
-@pytest.mark.parametrize(("role", "writes"), [("view", "no"), ("edit", "yes"), ("admin", "yes")])
-def test_people_get_drafttables_with_kubernetes_own_roles(
-    bare_cluster: Cluster, cluster_wide: str, other_namespace: str, role: str, writes: str
-) -> None:
-    bare_cluster.kubectl("create", "rolebinding", "people", "-n", other_namespace, f"--clusterrole={role}", "--user=someone")
+    def test_an_installed_release_passes_its_test(self, cluster: Cluster, running: str) -> None:
+        code, said = check_installation(cluster, running)
+        assert code == 0, said
+        assert "ok: tabletune-operator is alive" in said
+        assert not [name for name in leftovers(cluster, running) if "tabletune-test" in name]
 
-    def answer(verb: str) -> str:
-        return bare_cluster.kubectl(
-            "auth", "can-i", verb, "drafttables.tabletune.io", "-n", other_namespace, "--as=someone", check=False
-        ).out.strip()
+    @pytest.mark.parametrize(("role", "writes"), [("view", "no"), ("edit", "yes"), ("admin", "yes")])
+    def test_people_get_drafttables_with_kubernetes_own_roles(
+        self, cluster: Cluster, running: str, other_namespace: str, role: str, writes: str
+    ) -> None:
+        cluster.kubectl("create", "rolebinding", "people", "-n", other_namespace, f"--clusterrole={role}", "--user=someone")
 
-    # The controller manager fills the aggregated roles a moment after the chart's own are there.
-    eventually(lambda: answer("list") == "yes", f"{role} may list DraftTables")
-    assert answer("create") == writes
+        def answer(verb: str) -> str:
+            return cluster.kubectl(
+                "auth", "can-i", verb, "drafttables.tabletune.io", "-n", other_namespace, "--as=someone", check=False
+            ).out.strip()
 
+        # The controller manager fills the aggregated roles a moment after the chart's own are there.
+        eventually(lambda: answer("list") == "yes", f"{role} may list DraftTables")
+        assert answer("create") == writes
 
-def test_the_test_fails_when_the_operator_does_not_run(bare_cluster: Cluster, cluster_wide: str) -> None:
-    bare_cluster.kubectl("scale", "deployment/tabletune-operator", "-n", cluster_wide, "--replicas=0")
-    code, said = check_installation(bare_cluster, cluster_wide)
-    assert code != 0
-    assert "ok: a DraftTable is accepted" in said
-    assert "failed: tabletune-operator is not available" in said
-    assert not [name for name in leftovers(bare_cluster, cluster_wide) if "tabletune-test" in name]
+    def test_an_upgrade_reaches_the_definition(self, cluster: Cluster, running: str, image: tuple[str, ...], tmp_path: Path) -> None:
+        apply_drafttable(cluster, running, "before-upgrade")
+        newer = tmp_path / "tabletune"
+        cluster.run("cp", "-r", str(CHART), str(newer))
+        path = newer / "files" / "drafttables.yaml"
+        definition = yaml.safe_load(path.read_text())
+        definition["spec"]["names"]["shortNames"].append("drafts")
+        path.write_text(yaml.safe_dump(definition))
+        cluster.helm("upgrade", "tt", str(newer), "-n", running, "--wait", "--timeout", "3m", *image)
+        served = cluster.kubectl("get", "crd", DEFINITION, "-o", "json").json()
+        assert served["spec"]["names"]["shortNames"] == ["dt", "drafts"]
+        assert cluster.names("drafttables", "-n", running) == ("drafttable.tabletune.io/before-upgrade",)
 
-
-def test_an_upgrade_reaches_the_definition(bare_cluster: Cluster, cluster_wide: str, image: tuple[str, ...], tmp_path: Path) -> None:
-    apply_drafttable(bare_cluster, cluster_wide, "before-upgrade")
-    newer = tmp_path / "tabletune"
-    bare_cluster.run("cp", "-r", str(CHART), str(newer))
-    path = newer / "files" / "drafttables.yaml"
-    definition = yaml.safe_load(path.read_text())
-    definition["spec"]["names"]["shortNames"].append("drafts")
-    path.write_text(yaml.safe_dump(definition))
-    bare_cluster.helm("upgrade", "tt", str(newer), "-n", cluster_wide, "--wait", "--timeout", "3m", *image)
-    served = bare_cluster.kubectl("get", "crd", DEFINITION, "-o", "json").json()
-    assert served["spec"]["names"]["shortNames"] == ["dt", "drafts"]
-    assert bare_cluster.names("drafttables", "-n", cluster_wide) == ("drafttable.tabletune.io/before-upgrade",)
+    def test_the_test_fails_when_the_operator_does_not_run(self, cluster: Cluster, running: str) -> None:
+        cluster.kubectl("scale", "deployment/tabletune-operator", "-n", running, "--replicas=0")
+        eventually(lambda: cluster.names("pods", "-n", running) == (), "the operator is gone")
+        code, said = check_installation(cluster, running)
+        assert code != 0
+        assert "ok: a DraftTable is accepted" in said
+        assert "failed: tabletune-operator is not available: it is scaled to 0 replicas." in said
+        assert not [name for name in leftovers(cluster, running) if "tabletune-test" in name]
 
 
 def test_uninstall_deletes_drafttables_and_leaves_only_the_definition(
-    bare_cluster: Cluster, cluster_wide: str, other_namespace: str
+    bare_cluster: Cluster, release_namespace: str, other_namespace: str, image: tuple[str, ...]
 ) -> None:
-    apply_drafttable(bare_cluster, cluster_wide, "here")
+    install(bare_cluster, release_namespace, image, "--set", "uninstall.timeoutSeconds=60")
+    apply_drafttable(bare_cluster, release_namespace, "here")
     apply_drafttable(bare_cluster, other_namespace, "elsewhere")
-    said = uninstall(bare_cluster, cluster_wide)
-    assert f"DraftTable {cluster_wide}/here is gone." in said
+    said = uninstall(bare_cluster, release_namespace)
+    assert f"DraftTable {release_namespace}/here is gone." in said
     assert f"DraftTable {other_namespace}/elsewhere is gone." in said
     assert bare_cluster.names("drafttables", "-A") == ()
-    eventually(lambda: leftovers(bare_cluster, cluster_wide, other_namespace) == [], "nothing of the release is left")
+    eventually(lambda: leftovers(bare_cluster, release_namespace, other_namespace) == [], "nothing of the release is left")
     assert bare_cluster.names("crd", DEFINITION) == (f"customresourcedefinition.apiextensions.k8s.io/{DEFINITION}",)
 
 

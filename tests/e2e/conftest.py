@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 
 import kserve
 import pytest
 from crowd import AT_ONCE, Crowd, Installed, start
 from kube_api import Api, connect
 from live_cluster import Cluster, load_images, running_cluster
+from lws import leader_worker_sets
 from place import Place
 
 CROWD = pytest.StashKey[Crowd]()
@@ -16,6 +18,9 @@ CROWD = pytest.StashKey[Crowd]()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_operator: an operator for this test only, which may be killed")
     config.addinivalue_line("markers", "kserve: with KServe's own controller, which is built first; `make test-kserve`")
+    config.addinivalue_line("markers", "leader_worker_sets: needs LeaderWorkerSets and their controller")
+    config.addinivalue_line("markers", "whole_pool: needs every GPU of the A100 pool at some time")
+    config.addinivalue_line("markers", "early(by): done in this test's namespace while others still run, but none that is whole_pool")
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +41,10 @@ def installed(request: pytest.FixtureRequest, cluster: Cluster, api: Api) -> Ite
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and "installed" in item.fixturenames]
     if any(item.get_closest_marker("kserve") for item in items):
         kserve.prepare()
-    with Installed(cluster, api, items) as found:
-        yield found
+    with ExitStack() as around:
+        if any(item.get_closest_marker("leader_worker_sets") for item in items):
+            around.enter_context(leader_worker_sets(cluster, api))
+        yield around.enter_context(Installed(cluster, api, items))
 
 
 @pytest.fixture(scope="session")
@@ -50,15 +57,33 @@ def crowd(request: pytest.FixtureRequest, installed: Installed) -> Iterator[Crow
         pool.shutdown(cancel_futures=True)
 
 
+@pytest.fixture(scope="session")
+def begun_early(request: pytest.FixtureRequest, installed: Installed, crowd: Crowd) -> Iterator[Mapping[str, Future[None]]]:
+    """What quiet tests need and what takes long."""
+    whole = [crowd.results[item.nodeid] for item in request.session.items if item.get_closest_marker("whole_pool")]
+    marked = {item.nodeid: item.get_closest_marker("early") for item in request.session.items}
+
+    def begin(by: Callable[[Place], None], place: Place) -> None:
+        wait(whole)
+        by(place)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="early") as pool:
+        yield {name: pool.submit(begin, marker.kwargs["by"], installed.places[name]) for name, marker in marked.items() if marker}
+        for each in whole:
+            each.cancel()  # the run was ended before their turn
+
+
 @pytest.fixture
-def place(request: pytest.FixtureRequest, crowd: Crowd) -> Place:
+def place(request: pytest.FixtureRequest, crowd: Crowd, begun_early: Mapping[str, Future[None]]) -> Place:
     """A namespace for this test, which runs side by side with the others."""
     return crowd.places[request.node.nodeid]
 
 
 @pytest.fixture
-def quiet_place(request: pytest.FixtureRequest, installed: Installed) -> Place:
+def quiet_place(request: pytest.FixtureRequest, installed: Installed, begun_early: Mapping[str, Future[None]]) -> Place:
     """A namespace for this test, which runs when no other does: it needs the whole machine."""
+    if request.node.nodeid in begun_early:
+        begun_early[request.node.nodeid].result()
     return installed.places[request.node.nodeid]
 
 

@@ -48,16 +48,24 @@ class Installed:
             force_delete(self._api, place.namespace)
             self._api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place.namespace}})
             place.create(code_prompts())
-        for release in self._releases:
-            watched = [place.namespace for place in self.places.values() if place.operator is release]
-            is_there = self._api.get("CustomResourceDefinition", None, DEFINITION) is not None
-            release.install(watched, with_definition=not is_there)
+        # The first one brings the definition that all need; most of an installation is waiting.
+        first, *others = self._releases
+        is_there = self._api.get("CustomResourceDefinition", None, DEFINITION) is not None
+        self._install(first, with_definition=not is_there)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda release: self._install(release, with_definition=False), others))
         return self
+
+    def _install(self, release: Release, *, with_definition: bool) -> None:
+        watched = [place.namespace for place in self.places.values() if place.operator is release]
+        release.install(watched, with_definition=with_definition)
 
     def __exit__(self, *_: object) -> None:
         # The release that brought the definition takes it away, so it goes last.
-        for release in reversed(self._releases):
-            release.uninstall()
+        first, *others = self._releases
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(Release.uninstall, others))
+        first.uninstall()
         for place in self.places.values():
             self._api.delete("Namespace", None, place.namespace)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from place import Place
 from workloads import A100, ALL_A100, DRAFT, GPU, H200, PRODUCT, draft_table, gpus_of, stand_in, with_container
 
@@ -176,6 +177,7 @@ def test_service_that_would_send_traffic_to_the_job(place: Place) -> None:
     place.wait("Accepted", "TargetSupported")
 
 
+@pytest.mark.whole_pool
 def test_no_free_gpu(place: Place) -> None:
     with ALL_A100:
         place.create(stand_in(gpu_product=A100))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from place import Place
 from workloads import A100, ALL_A100, draft_table, gpus_of, stand_in
 
 SURGE_0 = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
+@pytest.mark.whole_pool
 def test_full_cluster(place: Place) -> None:
     with ALL_A100:
         every = gpus_of(place.api, A100)

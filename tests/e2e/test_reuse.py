@@ -34,6 +34,7 @@ def test_measured_once_when_asked_and_never_else(place: Place) -> None:
 
 
 @pytest.mark.own_operator
+@pytest.mark.whole_pool
 def test_borrowed_replica_comes_back_though_the_operator_is_killed(place: Place) -> None:
     with ALL_A100:
         replicas = gpus_of(place.api, A100)

@@ -19,6 +19,7 @@ from workloads import A100, PRODUCT, config_map, draft_table
 from tabletune import formats
 from tabletune.table import Table
 
+NAME = "gemma-decode"
 REQUESTS = 6  # in flight, and the largest batch size: there a draft that is not kept costs most
 FOLLOW_SECONDS = 300
 START_SECONDS = 600  # a busy machine starts an engine in two minutes instead of one
@@ -38,9 +39,16 @@ PROSE = (
 )
 
 
-@pytest.fixture(scope="module")
-def manifest() -> list[dict[str, Any]]:
-    """Makes engine and model if they are not there yet."""
+def serve(place: Place) -> None:
+    """The target, which takes a minute to start; engine and model are made if they are not there yet."""
+    if is_existing():
+        return
+    for body in _manifest():
+        place.create(body)
+    place.wait_ready(NAME, START_SECONDS)
+
+
+def _manifest() -> list[dict[str, Any]]:
     engine = Path(_made_by("engine"))
     (packages,) = engine.glob("lib/python3*/site-packages")
     text = Template((ROOT / "examples" / "demo" / "vllm.yaml").read_text()).substitute(ENGINE_PACKAGES=packages, MODEL=_made_by("gemma"))
@@ -48,18 +56,16 @@ def manifest() -> list[dict[str, Any]]:
     for body in bodies:
         if body["kind"] == "Deployment":
             body["spec"]["replicas"] = 1
-            body["spec"]["template"]["spec"]["nodeSelector"] = {PRODUCT: A100}  # the pool that no other test needs then
+            body["spec"]["template"]["spec"]["nodeSelector"] = {PRODUCT: A100}  # the pool that no other test needs by then
     return bodies
 
 
+@pytest.mark.early(by=serve)
 @pytest.mark.timeout(2400, func_only=True)
 @pytest.mark.skipif(is_existing(), reason="vLLM and its model are folders of this machine, which nodes of another cluster do not have")
-def test_whole_way_with_real_vllm(quiet_place: Place, manifest: list[dict[str, Any]]) -> None:
-    place, name = quiet_place, "gemma-decode"
-    for body in manifest:
-        place.create(body)
+def test_whole_way_with_real_vllm(quiet_place: Place) -> None:
+    place, name = quiet_place, NAME
     place.create(config_map("continued", {"prompts.txt": "\n".join(PROMPTS * 2)}))
-    place.wait_ready(name, START_SECONDS)
     prompts = {"configMapRef": {"name": "continued"}}
     profile = {"maxBatchSize": REQUESTS, "temperatureMilli": 0, "prompts": prompts}
     follow = {"priorWeight": 60, "rebuildEverySteps": 60}  # a slow engine makes few steps a minute
@@ -98,9 +104,11 @@ def test_whole_way_with_real_vllm(quiet_place: Place, manifest: list[dict[str, A
     assert after["metadata"]["name"] == pod
     assert [c["restartCount"] for c in after["status"]["containerStatuses"]] == [0] * len(after["status"]["containerStatuses"])
 
-    place.delete_and_wait()
+    # That engine starts once more with its own arguments, which other tests wait for.
+    place.delete("DraftTable", "tuned")
+    place.until(lambda: not place.list("DraftTable"), "the DraftTable is gone")
     place.assert_untouched(name)
-    assert place.leftovers() == []
+    place.until(lambda: not [left for left in place.leftovers() if not left.startswith("Pod ")], "nothing else of it is left")
 
 
 def _follow(place: Place, pod: str, prompts: Sequence[str], temperature: float, seen: Callable[[dict[str, Any]], bool]) -> tuple[int, str]:

@@ -1,6 +1,7 @@
-"""Runs in the engine's Python: reads lists of arguments (JSON, one a line), prints what vLLM makes of each.
+"""Runs in the engine's Python: reads lists of arguments (JSON, one a line), prints what vLLM makes of each, and what it says of options.
 
-A line is the speculative config that vLLM would be configured with, or null, or "refused".
+A line is the speculative config that vLLM would be configured with, or null, or "refused". The last line says of each option in this
+script's own arguments whether `vllm serve` takes at least one value for it: one process, because loading vLLM takes most of the time.
 """
 
 import contextlib
@@ -9,13 +10,16 @@ import io
 import json
 import sys
 
+import vllm.platforms  # noqa: F401 - finds the device, without which the parser of options is not made
 from vllm.engine import arg_utils
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 OUT_OF_THE_FLAGS = ("target_model_config", "target_parallel_config")
 
 
 def main() -> None:
+    options = make_arg_parser(FlexibleArgumentParser())._option_string_actions
     parser = arg_utils.EngineArgs.add_cli_args(FlexibleArgumentParser())
     arg_utils.SpeculativeConfig = dict  # stop where the flags have become one config, before any model is looked at
     parser.add_argument("model_tag", nargs="?")
@@ -34,6 +38,7 @@ def main() -> None:
             print(json.dumps("refused"))
             continue
         print(json.dumps(config and {name: value for name, value in config.items() if name not in OUT_OF_THE_FLAGS}))
+    print(json.dumps({name: name in options and options[name].nargs in {None, "+"} for name in sys.argv[1:]}))
 
 
 if __name__ == "__main__":

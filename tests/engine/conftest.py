@@ -42,7 +42,7 @@ def launcher(packages: Path, engine_venv: Path, tiny_pair: Path) -> Iterator[Lau
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     script = packages / "tabletune_engine" / "supervise.py"
     process = subprocess.Popen([engine_venv / "bin/python", script, "--run-dir", run_dir], env=clean, stdout=sys.stdout.fileno())
-    eventually((run_dir / "supervisor.sock").exists, 20, "the supervisor listens")
+    eventually((run_dir / "supervisor.sock").exists, 60, "the supervisor listens")
     yield Launcher(Channel(str(run_dir / "supervisor.sock"), timeout=60), run_dir, engine_venv, tiny_pair)
     process.terminate()
     process.wait(60)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_engine import CPU_ENVIRONMENT, DRAFT_MODEL, prompts
+from live_engine import CPU_ENVIRONMENT, DRAFT_MODEL, ONE_PROCESS, prompts
 
 from tabletune.acceptance import by_context
 from tabletune.channel import Channel
@@ -47,7 +47,7 @@ def run_dir(engine_venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def options(run_dir: Path, tiny_pair: Path, tmp_path: Path) -> Options:
     texts = tmp_path / "prompts.txt"
     texts.write_text("\n".join(prompts(16, seed=5)))
-    serve = f"vllm serve {tiny_pair / 'target'} --enforce-eager --max-num-seqs 4 --max-model-len 512 --port {PORT}"
+    serve = f"vllm serve {tiny_pair / 'target'} --enforce-eager --max-num-seqs 4 --max-model-len 512 --port {PORT} {ONE_PROCESS}"
     return Options(
         serve_argv=tuple(serve.split()),
         max_draft_length=2,

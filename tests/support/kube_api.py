@@ -31,6 +31,7 @@ PREFIXES = {
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "LLMInferenceService": ("/apis/serving.kserve.io/v1alpha2", "llminferenceservices"),
+    "LeaderWorkerSet": ("/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
     "DraftTable": ("/apis/tabletune.io/v1alpha1", "drafttables"),
 }
 MANAGER = "tests"

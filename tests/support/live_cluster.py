@@ -60,7 +60,8 @@ class Cluster:
         return self.helm("template", "tt", str(CHART), "-n", namespace, "--kube-version", KUBERNETES, *arguments, check=check)
 
     def render(self, *arguments: str, namespace: str = "tabletune-system") -> tuple[dict[str, Any], ...]:
-        return tuple(body for body in yaml.safe_load_all(self.template(*arguments, namespace=namespace).out) if body)
+        # LibYAML's loader: the definition is long.
+        return tuple(body for body in yaml.load_all(self.template(*arguments, namespace=namespace).out, yaml.CSafeLoader) if body)
 
     def apply(self, *bodies: Mapping[str, Any]) -> None:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(bodies))

@@ -5,6 +5,7 @@ Builds go to the cache under a key of their inputs; `bin` in the state folder ho
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -38,13 +39,18 @@ def _go(arguments: list[str], *, cwd: Path, environment: dict[str, str]) -> None
 
 
 def _cached(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder, made by `make` if missing; a build that was cut short leaves nothing that looks finished."""
-    if not folder.exists():
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        make(partial)
-        partial.rename(folder)
+    """The folder, made by `make` if missing; a build that was cut short leaves nothing that looks finished, and two never meet."""
+    if folder.exists():
+        return folder
+    partial = folder.with_name(folder.name + ".partial")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            make(partial)
+            partial.rename(folder)
     return folder
 
 

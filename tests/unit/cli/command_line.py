@@ -31,7 +31,7 @@ def call_json(*args: str) -> Any:
 def call_process(*args: str) -> subprocess.CompletedProcess[str]:
     """As a process of its own: what scripts see."""
     command = [str(Path(sys.executable).with_name("tabletune")), *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 def check_golden(name: str, text: str) -> None:

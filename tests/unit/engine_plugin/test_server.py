@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tabletune.channel import MAX_LINE_BYTES, Channel, ChannelClosedError, ChannelError, LineBuffer
+from tabletune_engine import server as server_module
 from tabletune_engine.server import MAX_CLIENTS, LineServer
 
 
@@ -34,13 +36,29 @@ def add(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"sum": fields["a"] + fields["b"]}
 
 
-def wait(_fields: Mapping[str, Any]) -> dict[str, Any]:
-    time.sleep(0.5)
-    return {"waited": True}
+@dataclass
+class Wait:
+    """A request that takes as long as a test wants."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, _fields: Mapping[str, Any]) -> dict[str, Any]:
+        self.begun.set()
+        self.ended.wait(60)
+        return {"waited": True}
 
 
 @pytest.fixture
-def path(folder: Path) -> Iterator[str]:
+def wait() -> Iterator[Wait]:
+    made = Wait()
+    yield made
+    made.ended.set()
+
+
+@pytest.fixture
+def path(folder: Path, wait: Wait, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(server_module, "RECHECK_SECONDS", 0.2)
     server = LineServer(str(folder / "x.sock"), {"add": add, "wait": wait})
     server.start()
     eventually((folder / "x.sock").exists)
@@ -48,7 +66,7 @@ def path(folder: Path) -> Iterator[str]:
     server.close()
 
 
-def eventually(holds: Callable[[], object], seconds: float = 10.0) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -58,7 +76,7 @@ def eventually(holds: Callable[[], object], seconds: float = 10.0) -> None:
 def raw(path: str, *parts: bytes, answers: int = 1) -> list[dict[str, Any]]:
     """Send bytes as they are and read whole lines."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(path)
         for part in parts:
             client.sendall(part)
@@ -130,13 +148,14 @@ def test_a_client_that_never_reads_holds_up_nobody(path: str) -> None:
         assert works(path)
 
 
-def test_a_slow_request_does_not_delay_another_client(path: str) -> None:
-    with Channel(path) as slow:
+def test_a_slow_request_does_not_delay_another_client(path: str, wait: Wait) -> None:
+    with Channel(path, timeout=60) as slow:
         thread = threading.Thread(target=lambda: slow.ask("wait"))
         thread.start()
-        begun = time.monotonic()
+        eventually(wait.begun.is_set)
         assert works(path)
-        assert time.monotonic() - begun < 0.4
+        assert thread.is_alive()
+        wait.ended.set()
         thread.join()
 
 
@@ -220,7 +239,7 @@ def test_a_removed_folder_comes_back(path: str, folder: Path) -> None:
 
 def test_a_client_outlives_the_server(folder: Path) -> None:
     path = str(folder / "x.sock")
-    channel = Channel(path, timeout=2)
+    channel = Channel(path)
     with pytest.raises(ChannelClosedError, match="does not answer add"):
         channel.ask("add", a=1, b=2)
     server = LineServer(path, {"add": add})
@@ -230,10 +249,12 @@ def test_a_client_outlives_the_server(folder: Path) -> None:
     server.close()
 
 
-def test_a_late_answer_is_not_taken_for_the_next(path: str) -> None:
+def test_a_late_answer_is_not_taken_for_the_next(path: str, wait: Wait) -> None:
     channel = Channel(path, timeout=0.1)
     with pytest.raises(ChannelClosedError, match="wait"):
         channel.ask("wait")
+    wait.ended.set()
+    channel._timeout_seconds = 60
     assert channel.ask("add", a=1, b=2) == {"sum": 3}
 
 

@@ -63,17 +63,17 @@ class running:  # noqa: N801 - reads as a statement: `with running(...)`
 
     def __enter__(self) -> tuple[Channel, "subprocess.Popen[bytes]"]:
         eventually(self._socket.exists)
-        self._channel = Channel(str(self._socket), timeout=30)
+        self._channel = Channel(str(self._socket), timeout=60)
         return self._channel, self._process
 
     def __exit__(self, *_: object) -> None:
         self._channel.close()
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(60)
         self._log.close()
 
 
-def eventually(holds: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -187,7 +187,7 @@ def test_leaves_with_its_engine(packages: Path, run_dir: Path) -> None:
     with running(packages, run_dir) as (channel, process):
         members = family(channel, "polite")
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert not any(map(is_alive, members))
         assert not (run_dir / "supervisor.sock").exists()
         with pytest.raises(ChannelClosedError):

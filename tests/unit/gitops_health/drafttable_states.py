@@ -6,12 +6,12 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from test_decide_invariants import OBJECT, RESULT, TARGET, changed
+from test_decide_invariants import OBJECT, RESULT, TARGET, decided
 from test_decide_invariants import states as observed_states
 from world import NOW
 
 from tabletune_operator.conditions import REASONS, STAGES, Outlook, Reason, condition_of
-from tabletune_operator.decide import decide, summarised
+from tabletune_operator.decide import summarised
 from tabletune_operator.decide.stage import Stage
 
 ON_HOLD = frozenset({"AwaitingApproval", "Suspended"})
@@ -30,7 +30,7 @@ def observed() -> dict[str, dict[str, Any]]:
     assert OBJECT and TARGET and RESULT
     found = {}
     for param in observed_states():
-        plan = decide(changed(*param.values))
+        _, plan = decided(*param.values)
         if plan.status is not None:
             found[str(param.id)] = body(plan.status)
     return found

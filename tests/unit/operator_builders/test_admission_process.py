@@ -134,4 +134,4 @@ def test_it_ends_when_it_is_closed(table: InjectionTable, server: AdmissionProce
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((HOST, server.port), timeout=5)
+        socket.create_connection((HOST, server.port), timeout=SECONDS)

@@ -23,9 +23,10 @@ from sidecar_cases import CODE_TABLE, PROSE, fleet_file, texts, write
 from tabletune import formats
 from tabletune.table import Table
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 CODE_PROMPT = "def area(radius):\n    return 3.14159 * square(radius)\n\nfor r in range(10):\n    print(area(r))\n"
 PROSE_PROMPT = "The old harbour lay quiet under the morning fog, and nobody came down to the boats."
+HURRIED = Path(__file__).parent / "hurried_sidecar.py"
 LAUNCH = {**SPECULATIVE, "num_speculative_tokens_per_batch_size": [[1, 127, 3], [128, 128, 1]]}
 
 
@@ -37,6 +38,8 @@ class Pod:
     plugin: Path
     engine_port: int = field(default_factory=free_port)
     port: int = field(default_factory=free_port)
+    # One, and without certificates: reading those for each of many questions costs more than all else here.
+    http: httpx.Client = field(default_factory=lambda: httpx.Client(verify=False, timeout=PATIENCE_SECONDS))
 
     @property
     def files(self) -> Path:
@@ -51,8 +54,8 @@ class Pod:
         return replay_engine(self.folder, config=LAUNCH, port=self.engine_port, REPLAY_TIME_SCALE="0.25", **plugin, **env)
 
     @contextmanager
-    def sidecar(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "tabletune_sidecar.main", "--rebuild-every-steps", "300", "--port", str(self.port)]
+    def sidecar(self, *flags: str, proof_seconds: float = 10.0) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, str(HURRIED), str(proof_seconds), "--rebuild-every-steps", "300", "--port", str(self.port)]
         command += ["--socket", str(self.folder / "engine.sock"), "--files", str(self.files), "--engine-url", self.engine_url]
         command += ["--state-file", str(self.folder / "sidecar.json"), *flags]
         with (self.folder / "sidecar.log").open("ab") as log:
@@ -61,10 +64,13 @@ class Pod:
             yield process
         finally:
             process.terminate()
-            assert process.wait(5) == 0, (self.folder / "sidecar.log").read_text()
+            assert process.wait(PATIENCE_SECONDS) == 0, (self.folder / "sidecar.log").read_text()
+
+    def ask(self, page: str) -> httpx.Response:
+        return self.http.get(f"http://127.0.0.1:{self.port}/{page}")
 
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = httpx.get(f"http://127.0.0.1:{self.port}/state").json()
+        state: dict[str, Any] = self.ask("state").json()
         return state
 
     def wait_for(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -93,7 +99,8 @@ def pod(plugin: Path) -> Iterator[Pod]:
         made = Pod(Path(folder), plugin)
         made.files.mkdir()
         write(made.files, texts())
-        yield made
+        with made.http:
+            yield made
 
 
 @dataclass
@@ -107,7 +114,7 @@ class Clients:
     _done: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=30) as http:
+        with httpx.Client(base_url=self.url, verify=False, timeout=PATIENCE_SECONDS) as http:
             while not self._done.is_set():
                 answer = http.post("/v1/completions", json={"prompt": self.prompt, "max_tokens": 200})
                 self.answers += 1
@@ -143,8 +150,8 @@ def test_swaps_the_table_when_code_turns_to_prose_without_a_restart_or_a_failure
             assert length_at_4(before) == 3
             clients.prompt = PROSE_PROMPT
             after = pod.wait_for(lambda s: length_at_4(s) == 1 and s["honoured"] == "Proved")
-        metrics = httpx.get(f"http://127.0.0.1:{pod.port}/metrics").text
-        assert httpx.get(f"http://127.0.0.1:{pod.port}/healthz").status_code == 200
+        metrics = pod.ask("metrics").text
+        assert pod.ask("healthz").status_code == 200
     assert clients.failures == []
     assert clients.answers > 0
     assert after["engine"]["bootId"] == before["engine"]["bootId"]
@@ -172,16 +179,14 @@ def test_only_shows_what_it_would_do_when_it_observes(pod: Pod) -> None:
 
 
 def test_proves_an_idle_engine_by_a_request_of_its_own(pod: Pod) -> None:
-    with pod.engine(), pod.sidecar():
-        first = pod.wait_for(lambda s: s["honoured"] != "Unknown")
-        assert first["honoured"] == "InForce"
+    with pod.engine(), pod.sidecar(proof_seconds=1.0):
         state = pod.wait_for(lambda s: s["honoured"] == "Proved")
         assert state["violations"] == 0
         assert state["counts"]["tokens"] == 16
 
 
 def test_finds_an_engine_that_ignores_its_table(pod: Pod) -> None:
-    with pod.engine(REPLAY_IGNORE_TABLE="1"), pod.sidecar():
+    with pod.engine(REPLAY_IGNORE_TABLE="1"), pod.sidecar(proof_seconds=1.0):
         state = pod.wait_for(lambda s: s["honoured"] == "NotHonoured")
         assert state["violations"] > 0
 

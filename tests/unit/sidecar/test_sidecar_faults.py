@@ -75,7 +75,7 @@ class Pod:
 
 @pytest.fixture
 def pod(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
-    monkeypatch.setattr(engine_module, "SOCKET_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(engine_module, "SOCKET_TIMEOUT_SECONDS", 60)
     with tempfile.TemporaryDirectory(prefix="pod-") as folder:  # a Unix socket's path has at most 107 bytes
         made = Pod(Path(folder))
         yield made
@@ -214,15 +214,18 @@ def test_a_broken_message_costs_one_turn(prose: Pod, op: str, mangle: Callable[[
 
 
 def test_an_answer_that_does_not_come_is_given_up(prose: Pod) -> None:
-    silent = threading.Event()
+    silent, channel = threading.Event(), prose.sidecar._engine._channel
 
     def stall(op: str, answer: bytes) -> bytes:
         if op == "counts":
-            silent.wait(10)
+            silent.wait(60)
         return answer
 
     prose.engine.mangle = stall
+    channel.close()  # to be opened again with this patience
+    channel._timeout_seconds = 0.3
     view = prose.turn()
+    channel._timeout_seconds = 60
     silent.set()
     shows(view, "EngineUnreachable")
     assert "timed out" in view.problems[0].message

@@ -16,12 +16,12 @@ from pathlib import Path
 from tabletune_tuner.local import local_supervisor
 with local_supervisor(Path(sys.argv[1])) as run_dir:
     print(run_dir, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 def supervise(run_dir: Path) -> Channel:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (run_dir / "supervisor.sock").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -29,7 +29,7 @@ def supervise(run_dir: Path) -> Channel:
 
 
 def ended(pid: int) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while is_alive(pid):
         if time.monotonic() > deadline:
             return False
@@ -46,7 +46,7 @@ def is_alive(pid: int) -> bool:
 
 def test_takes_its_engine_down_at_the_end(tmp_path: Path) -> None:
     with local_supervisor(tmp_path / "log") as run_dir:
-        pid = supervise(run_dir).ask("start", argv=["sleep", "60"], env={}, plugin=False)["pid"]
+        pid = supervise(run_dir).ask("start", argv=["sleep", "600"], env={}, plugin=False)["pid"]
     assert ended(pid)
     assert not run_dir.exists()
 
@@ -55,7 +55,7 @@ def test_a_run_that_is_killed_leaves_no_engine(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     run_dir = Path(holder.stdout.readline().strip())
-    pid = supervise(run_dir).ask("start", argv=["sleep", "60"], env={}, plugin=False)["pid"]
+    pid = supervise(run_dir).ask("start", argv=["sleep", "600"], env={}, plugin=False)["pid"]
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
     assert ended(pid)

@@ -14,6 +14,7 @@ from tabletune.profile import Cell, Transition
 from tabletune.table import Range, Table
 from tabletune.transitions import say_bad
 from tabletune_tuner import engine as engine_module
+from tabletune_tuner import transitions as transitions_module
 from tabletune_tuner import verify
 from tabletune_tuner.build import Built, build
 from tabletune_tuner.options import Options
@@ -73,9 +74,11 @@ async def run_dir() -> AsyncIterator[Path]:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake hears of a request's end at once."""
+    """The fake hears of a request's end at once, and its steps pass when somebody looks."""
     monkeypatch.setattr(verify, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(verify, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(transitions_module, "LEAST_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(transitions_module, "MOST_POLL_SECONDS", 0.001)
 
 
 async def tried(
