@@ -27,7 +27,8 @@ CPU_ENVIRONMENT = {
 START_SECONDS = 240.0
 LAUNCH_TABLE = [[1, 4, 3], [5, 8, 1], [9, 16, 0]]
 ONE_PROCESS = "--distributed-executor-backend=vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""Without it an engine on a CPU has a process for the model: as long to start again, and whoever waits for it keeps a core busy."""
+WORKER_PROCESS = "--distributed-executor-backend=mp"
+"""What vLLM does on a CPU by itself, a process for the model: as long to start again, and whoever waits for it keeps a core busy."""
 DRAFT_MODEL = {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 
@@ -140,10 +141,10 @@ class Launcher:
         self._tiny = tiny
         self._running: tuple[dict[str, Any], LiveEngine] | None = None
 
-    def use(self, speculation: dict[str, Any], *more: str, **environment: str) -> LiveEngine:
-        """The engine with this speculative configuration, the launch table, these flags and variables; started unless it runs."""
+    def use(self, speculation: dict[str, Any], executor: str = ONE_PROCESS, **environment: str) -> LiveEngine:
+        """The engine with this speculative configuration, the launch table and these variables; started unless it runs."""
         alive = self._supervisor.ask("status")["state"] == "running"
-        wanted = {"speculation": speculation, "flags": more, "environment": environment}
+        wanted = {"speculation": speculation, "executor": executor, "environment": environment}
         if self._running is not None and self._running[0] == wanted and alive:
             self._running[1].plugin.ask("force", draftLength=None, reject=False)
             self._running[1].plugin.ask("table", ranges=LAUNCH_TABLE)
@@ -154,7 +155,7 @@ class Launcher:
         config = speculation | {"num_speculative_tokens_per_batch_size": LAUNCH_TABLE}
         if "model" in config:
             config["model"] = str(self._tiny / config["model"])
-        flags = [*more, "--port", str(port), "--enforce-eager", "--max-num-seqs", "16", "--max-model-len", "1024"]
+        flags = [executor, "--port", str(port), "--enforce-eager", "--max-num-seqs", "16", "--max-model-len", "1024"]
         flags += ["--per-request-spec-decode-metrics", "detailed", "--speculative-config", json.dumps(config)]
         argv = [str(self._venv / "bin/vllm"), "serve", model, *flags]
         self._supervisor.ask("start", argv=argv, env=CPU_ENVIRONMENT | environment, plugin=True)

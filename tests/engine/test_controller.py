@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_engine import DRAFT_MODEL, ONE_PROCESS, Launcher, LiveEngine, eventually, free_port, prompts
+from live_engine import DRAFT_MODEL, Launcher, LiveEngine, eventually, free_port, prompts
 
 from tabletune import formats
 from tabletune.acceptance import Counts
@@ -33,7 +33,7 @@ QUICK = ("--prior-weight", "60", "--rebuild-every-steps", "100", "--explore-ever
 
 @pytest.fixture
 def engine(launcher: Launcher) -> LiveEngine:
-    return launcher.use(DRAFT_MODEL, ONE_PROCESS)
+    return launcher.use(DRAFT_MODEL)
 
 
 def test_the_table_follows_when_other_guesses_are_kept_without_a_restart_or_a_failed_request(engine: LiveEngine, tmp_path: Path) -> None:

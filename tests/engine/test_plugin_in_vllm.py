@@ -12,14 +12,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_engine import DRAFT_MODEL, LAUNCH_TABLE, NGRAM, ONE_PROCESS, Account, Launcher, LiveEngine, Reply, eventually, is_refused, prompts
+from live_engine import (
+    DRAFT_MODEL,
+    LAUNCH_TABLE,
+    NGRAM,
+    WORKER_PROCESS,
+    Account,
+    Launcher,
+    LiveEngine,
+    Reply,
+    eventually,
+    is_refused,
+    prompts,
+)
 
 from tabletune.channel import Channel, ChannelError
 
 
 @pytest.fixture
 def engine(launcher: Launcher) -> LiveEngine:
-    return launcher.use(DRAFT_MODEL, ONE_PROCESS)
+    return launcher.use(DRAFT_MODEL)
 
 
 def assert_counted(change: dict[str, object], replies: list[object]) -> None:
@@ -206,7 +218,7 @@ def test_an_engine_killed_under_load_is_reported_and_the_next_one_starts(engine:
     assert (status["exitCode"], status["signal"], status["pid"]) == (None, 9, None)
     assert said
     assert said[0] in engine.supervisor.ask("log")["lines"]
-    again = launcher.use(NGRAM)  # another one than the tests above, so that the next file finds it running
+    again = launcher.use(NGRAM, WORKER_PROCESS)  # another one than the tests above, so that the next file finds it running
     assert again.supervisor.ask("status")["starts"] == before["starts"] + 1
     assert again.plugin.ask("hello")["bootId"] != boot_id
     change, replies = again.counted(lambda: again.complete_together(prompts(2, seed=100)))

@@ -1,10 +1,10 @@
 """The plugin with a drafter that drafts only when it finds something."""
 
-from live_engine import NGRAM, Account, Launcher, prompts
+from live_engine import NGRAM, WORKER_PROCESS, Account, Launcher, prompts
 
 
 def test_coverage_is_counted_and_timing_drafts_in_every_step(launcher: Launcher) -> None:
-    engine = launcher.use(NGRAM)
+    engine = launcher.use(NGRAM, WORKER_PROCESS)
     asked = prompts(3, seed=1, words=60)
     change, replies = engine.counted(lambda: engine.complete_together(asked))
     account = Account.of(replies)

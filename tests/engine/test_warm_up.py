@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from live_engine import DRAFT_MODEL, Account, Launcher, prompts
+from live_engine import DRAFT_MODEL, WORKER_PROCESS, Account, Launcher, prompts
 
 SHOW = {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}
 LOGGING = {
@@ -17,7 +17,7 @@ LOGGING = {
 def test_every_length_runs_before_the_engine_is_ready_and_is_no_traffic(launcher: Launcher, tmp_path: Path) -> None:
     (tmp_path / "logging.json").write_text(json.dumps(LOGGING))
     logging = {"VLLM_LOGGING_CONFIG_PATH": str(tmp_path / "logging.json")}
-    engine = launcher.use(DRAFT_MODEL, TABLETUNE_WARM_UP_SECONDS="60", **logging)
+    engine = launcher.use(DRAFT_MODEL, WORKER_PROCESS, TABLETUNE_WARM_UP_SECONDS="60", **logging)
     lines = engine.supervisor.ask("log", lines=400)["lines"]
     [ran] = [i for i, line in enumerate(lines) if "TableTune ran this engine's draft lengths before its first request" in line]
     [ready] = [i for i, line in enumerate(lines) if "Starting vLLM server" in line]
