@@ -34,7 +34,7 @@ format: ## Format the code
 generate: ## Write crds/ and the chart's copy from the Python models
 	$(VENV)/bin/python -m tabletune_operator.schema
 
-.PHONY: test test-computing test-on-a-cluster test-unit test-api test-engine test-e2e test-chart
+.PHONY: test test-computing test-on-a-cluster test-unit test-api test-engine test-e2e test-chart test-kserve
 # One side computes, the other mostly waits: side by side they take little more than the longer one. Output comes when a tier is done.
 test: lint ## All tiers, on real parts (17 minutes warm on 2 cores)
 	@echo "Side by side: the engine, api and unit tiers (12 minutes warm), and the chart and e2e tiers (16 minutes warm)"
@@ -47,13 +47,13 @@ test-computing:
 
 # In one run, which starts the cluster once.
 test-on-a-cluster:
-	$(PYTEST) tests/chart tests/e2e
+	$(PYTEST) tests/chart tests/e2e -m "not kserve"
 
 test-unit: ## Pure parts and single processes
 	$(PYTEST) tests/unit
 
 test-api: ## A real API server: schema, CEL rules, RBAC
-	$(PYTEST) tests/api
+	$(PYTEST) tests/api -m "not kserve"
 
 test-engine: ## Real vLLM on this machine's CPU: plugin, supervisor, tuner
 	$(PYTEST) tests/engine
@@ -62,7 +62,11 @@ test-chart: ## The Helm chart: templates, schema, install and uninstall on a rea
 	$(PYTEST) tests/chart
 
 test-e2e: ## The whole way on a real cluster
-	$(PYTEST) tests/e2e
+	$(PYTEST) tests/e2e -m "not kserve"
+
+test-kserve: ## With KServe's own controller, apart from `make test`: it is built first (5 minutes of a core's time)
+	$(PYTEST) tests/api -m kserve
+	$(PYTEST) tests/e2e -m kserve
 
 ##@ The cluster for development
 .PHONY: cluster-up cluster-down

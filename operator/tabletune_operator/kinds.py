@@ -6,6 +6,7 @@ have, what people and `kubectl` call it, and how its controller replaces replica
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ Body = Mapping[str, Any]
 
 RUNNING = "tabletune.io/running"
 """Marks what `Kind.running` composed of two objects: it is read, and never written."""
+
+_KSERVE_FAILED = re.compile("Error$|NotFound$")
+"""Reasons of KServe's conditions that tell of its own failure, and not of replicas that are not ready."""
+
+_OWN_CONTAINERS = "tabletune-"
 
 _BESIDE = ("labels", "annotations")
 """Of a pod, where its spec stands without metadata."""
@@ -66,8 +72,28 @@ class Kind(ABC):
         """Is it written by an update of the whole object? Else by server-side apply of our fields."""
         return False
 
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Variables that its controller gives every container of a replica, as they are in a replica that is alone."""
+        return {}
+
+    def with_given(self, container: Body) -> dict[str, Any]:
+        """The container of its pod template as it is in a pod: theirs come first, and win."""
+        own = [entry for entry in container.get("env") or () if entry["name"] not in self.given]
+        variables = [*({"name": name, "value": value} for name, value in self.given.items()), *own]
+        return {**container, **({"env": variables} if variables else {})}
+
+    @property
+    def takes_labels(self) -> bool:
+        """May its pods get a label that they did not have from the start?"""
+        return True
+
     def refusal(self, workload: Body) -> str | None:
         """Why no table can be measured for it as it is, and what to do; None: nothing speaks against it."""
+        return None
+
+    def complaint(self, workload: Body) -> str | None:
+        """Why its controller does not take up the newest template, in its own words; None: it says nothing against it."""
         return None
 
     def restart_hazard(self, workload: Body) -> str | None:
@@ -192,6 +218,11 @@ class _LeaderWorkerSet(Kind):
         name = "leaderTemplate" if workload["spec"]["leaderWorkerTemplate"].get("leaderTemplate") else "workerTemplate"
         return ("spec", "leaderWorkerTemplate", name)
 
+    @property
+    def given(self) -> Mapping[str, str]:
+        """Its webhook's, for a group of one pod. Replicas get the address of their own pod, and a profiling pod leads itself too."""
+        return {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}
+
     def refusal(self, workload: Body) -> str | None:
         size = int(workload["spec"]["leaderWorkerTemplate"].get("size", 1))
         if size == 1:
@@ -252,7 +283,7 @@ class _LLMInferenceService(Kind):
     """KServe's: its controller makes a Deployment from it and from the templates of the installation, and puts that back when changed.
 
     So what runs is read from the Deployment, and the resource itself is written. Source: github.com/kserve/kserve,
-    pkg/apis/serving/v1alpha{1,2} and pkg/controller/v1alpha2/llmisvc, August 2026.
+    pkg/apis/serving/v1alpha{1,2} and pkg/controller/v1alpha2/llmisvc, v0.19.0.
     """
 
     __slots__ = ()
@@ -270,7 +301,7 @@ class _LLMInferenceService(Kind):
 
     def running(self, workload: Body, between: Iterable[Body]) -> Body | None:
         deployment = _main_of(workload, between)
-        if deployment is None or (_own_annotations(deployment["spec"]["template"]) and not _own_annotations(self.template_of(workload))):
+        if deployment is None or (any(_own_parts(DEPLOYMENT.template_of(deployment))) and not any(_own_parts(self.template_of(workload)))):
             return None  # the second: ours was taken away, and is still there for a moment
         made = {**self.with_template(workload, DEPLOYMENT.template_of(deployment)), RUNNING: True}
         made = put(made, ("spec", "replicas"), DEPLOYMENT.replicas_of(deployment))
@@ -280,6 +311,11 @@ class _LLMInferenceService(Kind):
     def written_whole(self) -> bool:
         """One of KServe's definitions calls the whole `spec` atomic: an apply of a part would take away all the rest."""
         return True
+
+    @property
+    def takes_labels(self) -> bool:
+        """KServe puts spec.labels into the selector of its Deployment too, which cannot change: it then refuses every write."""
+        return False
 
     def refusal(self, workload: Body) -> str | None:
         if not workload["spec"].get("worker"):
@@ -293,7 +329,14 @@ class _LLMInferenceService(Kind):
         deployment = _main_of(workload, between)
         if deployment is None or not DEPLOYMENT.is_seen(deployment, ()):
             return False
-        return _own_annotations(DEPLOYMENT.template_of(deployment)) == _own_annotations(self.template_of(workload))
+        return _own_parts(DEPLOYMENT.template_of(deployment)) == _own_parts(self.template_of(workload))
+
+    def complaint(self, workload: Body) -> str | None:
+        status = workload.get("status") or {}
+        if status.get("observedGeneration") != workload["metadata"].get("generation"):
+            return None
+        failed = (c for c in status.get("conditions") or () if c.get("status") == "False" and _KSERVE_FAILED.search(c.get("reason") or ""))
+        return next((f"KServe: {c.get('message') or c['reason']}" for c in failed), None)
 
     def pods_of(self, workload: Body, between: Iterable[Body], pods: Iterable[Body]) -> Iterator[tuple[Body, bool]]:
         made = tuple(between)
@@ -392,6 +435,12 @@ def _main_of(service: Body, between: Iterable[Body]) -> Body | None:
 def _own_annotations(template: Body) -> dict[str, str]:
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return {key: value for key, value in annotations.items() if key.startswith(f"{GROUP}/")}
+
+
+def _own_parts(template: Body) -> tuple[dict[str, str], set[str]]:
+    """Annotations and containers. KServe 0.16 has no annotations in its spec, so there the containers alone tell."""
+    containers = {str(container.get("name", "")) for container in template["spec"].get("initContainers") or ()}
+    return _own_annotations(template), {name for name in containers if name.startswith(_OWN_CONTAINERS)}
 
 
 def _leaders_of(leader_worker_set: Body, stateful_sets: Iterable[Body]) -> Body | None:

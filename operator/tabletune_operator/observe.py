@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tabletune.formats import FormatError
 from tabletune.recommendation_file import RECOMMENDATION, RecommendationFile, parse_recommendation
 from tabletune_operator.cluster import Cluster
-from tabletune_operator.conditions import clipped, parse_conditions
+from tabletune_operator.conditions import clipped, parse_conditions, short
 from tabletune_operator.crd import LONGEST_TEXT, DraftTableSpec
 from tabletune_operator.drift import Drift, as_applied, read_drift
 from tabletune_operator.files import REUSED_FROM_ANNOTATION, parse_files
@@ -224,8 +224,10 @@ class Observer:
     ) -> tuple[Target | TargetError | Damage, Drift, Manifest | None]:
         """The target as its user wrote it, what somebody else wrote in place of our speculative config, and what of ours is the user's."""
         if running is None:
-            told = f"The controller of {called(body)} has not made a workload of its newest setting. Nothing was changed. Wait for it."
-            return TargetError("WaitingForTarget", told), Drift(), None
+            why = kind_of(body).complaint(body)
+            because = "" if why is None else f" ({short(why, 120)})"
+            told = f"The controller of {called(body)} has not made a workload of its newest setting{because}."
+            return TargetError("WaitingForTarget", f"{told} Nothing was changed. Wait for it."), Drift(), None
         container = None if isinstance(draft.spec, Damage) else draft.spec.target_ref.container
         drift = Drift()
         try:

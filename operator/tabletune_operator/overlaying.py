@@ -66,7 +66,9 @@ def _item_without(item: Mapping[str, Any], key: str, ours: Mapping[str, Any], be
     if was is not _ABSENT and item == lay_over(was, ours[name]):
         return was
     left = _map_without(item, was, {k: v for k, v in ours[name].items() if k != key})
-    return _ABSENT if was is _ABSENT and left == {key: name} else left
+    if was is _ABSENT and left is not _ABSENT and {k: v for k, v in left.items() if v != {}} == {key: name}:
+        return _ABSENT  # KServe's webhook gives every container `resources: {}`
+    return left
 
 
 def _key_of(items: Any) -> str | None:

@@ -173,7 +173,8 @@ def _pod_spec(request: JobRequest) -> dict[str, Any]:
     pod = {key: value for key, value in users.items() if key not in _DROPPED_POD_FIELDS}
     own_init = [c for c in users.get("initContainers") or [] if c.get("restartPolicy") != "Always"]  # native sidecars route traffic
     (engine,) = (c for c in users["containers"] if c["name"] == target.container)
-    pod["initContainers"] = [*own_init, plugin_container(request.image), _supervised(engine)]
+    given = target.kind.with_given  # this pod is not one of its controller's
+    pod["initContainers"] = [*map(given, own_init), plugin_container(request.image), _supervised(given(engine))]
     pod["containers"] = [_tuner(request)]
     claimed = tuple(_claimed(target))
     hidden = {volume["name"] for volume in claimed}  # a claim takes the place of a volume of its name

@@ -112,7 +112,7 @@ def restore(workload: Mapping[str, Any]) -> dict[str, Any]:
     for container in pod["containers"]:
         if container["name"] == record.container:
             _restore_container(container, record, container_of(record.applied, record.container))
-    _remove_names(template.get("metadata", {}), "annotations", DIGEST_ANNOTATION)
+    _remove_names(template.get("metadata", {}), "annotations", DIGEST_ANNOTATION, OWNER_ANNOTATION)
     _remove_names(template.get("metadata", {}), "labels", DRAFT_TABLE_LABEL)
     _remove_names(restored["metadata"], "annotations", RECORD_ANNOTATION, OWNER_ANNOTATION)
     return with_template(restored, template)

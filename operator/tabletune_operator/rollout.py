@@ -99,8 +99,10 @@ def build_rollout(request: RolloutRequest) -> Rollout:
     template = _build_template(request, present, written)
     digest, inputs = _digest(_without_own_image(template)), _digest(_inputs(request))
     metadata: dict[str, Any] = {"annotations": {DIGEST_ANNOTATION: digest}}
-    if request.config is not None:
+    if request.config is not None and target.kind.takes_labels:
         metadata["labels"] = {DRAFT_TABLE_LABEL: request.draft_table}  # whose sidecar it is, for Prometheus and for people
+    elif request.config is not None:
+        metadata["annotations"][OWNER_ANNOTATION] = request.draft_table
     annotated = {"metadata": metadata, **template}
     # Never `replicas`: an autoscaler may own it.
     ours = target.kind.with_template({}, annotated) if target.base is not None else put({}, target.template_path, annotated)

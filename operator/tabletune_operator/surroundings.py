@@ -30,7 +30,7 @@ def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
         return None
     status, replicas = body.get("status") or {}, replicas_of(body)
     present, updated = status.get("replicas", 0), status.get("updatedReplicas", 0)
-    if status.get("observedGeneration", 0) < body["metadata"].get("generation", 0):
+    if _observed(body, status) < body["metadata"].get("generation", 0):
         return None  # these counts are not of what is wanted now
     # A StatefulSet may keep old replicas for ever: by its partition, or with OnDelete.
     if body["kind"] == "Deployment" and updated < min(present, replicas):
@@ -38,6 +38,12 @@ def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
     if present != replicas:
         return f"it is being scaled from {present} to {replicas} replicas"
     return None
+
+
+def _observed(body: Body, status: Body) -> int:
+    """The generation that its counts are of. Controllers of LeaderWorkerSets up to 0.8 do not write it, and count all the same."""
+    generation = body["metadata"].get("generation", 0) if body["kind"] == "LeaderWorkerSet" and status else 0
+    return int(status.get("observedGeneration", generation))
 
 
 def find_budgets(labels: Mapping[str, str], budgets: Iterable[Body]) -> tuple[Budget, ...]:

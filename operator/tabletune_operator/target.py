@@ -103,7 +103,7 @@ def parse_target(workload: Mapping[str, Any], container: str | None, config_maps
         )
     found = _engine_container(template["spec"]["containers"], container, where)
     try:
-        start = read_command(found)
+        start = read_command(kind.with_given(found))
         merged = merge_file(template["spec"], found, start.words, config_maps or {})
         folded = fold_speculative_config(merged.argv)
     except CommandError as error:
@@ -151,7 +151,7 @@ def config_map_of(workload: Mapping[str, Any], container: str | None) -> str | N
     pod = kind_of(workload).template_of(workload)["spec"]
     try:
         found = _engine_container(pod["containers"], container, called(workload))
-        place = find_file(pod, found, read_command(found).argv)
+        place = find_file(pod, found, read_command(kind_of(workload).with_given(found)).argv)
     except (TargetError, CommandError):
         return None
     return None if place is None else place.config_map

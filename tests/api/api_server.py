@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import json
 import os
 import shutil
 import signal
@@ -122,6 +123,20 @@ def own_api_server(folder: Path) -> Iterator[Api]:
         with httpx.Client(base_url=f"https://{port}", verify=context, headers=headers, timeout=30, trust_env=False) as http:
             _wait(lambda: _is_ready(http), server, folder)
             yield Api(http)
+
+
+def kubeconfig_of(api: Api, folder: Path) -> Path:
+    """For programs that are told of the server that `own_api_server` started in this folder."""
+    cluster = {"server": api.address, "certificate-authority": str(folder / "apiserver.crt")}
+    named = {
+        "clusters": ("cluster", cluster),
+        "users": ("user", {"token": TOKEN}),
+        "contexts": ("context", {"cluster": "it", "user": "it"}),
+    }
+    config = {key: [{"name": "it", field: value}] for key, (field, value) in named.items()}
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "it", **config}))
+    return path
 
 
 @functools.cache

@@ -37,7 +37,6 @@ POD = {
     "properties": {"containers": CONTAINERS, "initContainers": CONTAINERS, "volumes": by_key("name")},
     **ANY,
 }
-TEMPLATE = {"type": "object", "properties": {"metadata": {"type": "object", **ANY}, "spec": POD}}
 
 
 def definition(group: str, kind: str, plural: str, versions: tuple[str, ...], spec: dict[str, Any]) -> dict[str, Any]:
@@ -56,21 +55,6 @@ def definition(group: str, kind: str, plural: str, versions: tuple[str, ...], sp
             ],
         },
     }
-
-
-LEADER_WORKER_SETS = definition(
-    "leaderworkerset.x-k8s.io",
-    "LeaderWorkerSet",
-    "leaderworkersets",
-    ("v1",),
-    {
-        "type": "object",
-        "properties": {
-            "leaderWorkerTemplate": {"type": "object", "properties": {"leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE}, **ANY}
-        },
-        **ANY,
-    },
-)
 
 
 _SERVICE = {"type": "object", "properties": {"template": POD, "worker": POD}, **ANY}

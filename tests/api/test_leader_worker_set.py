@@ -1,4 +1,4 @@
-"""A LeaderWorkerSet as target on the real API server, with a small definition of that kind (foreign_kinds.py)."""
+"""A LeaderWorkerSet as target on the real API server, with the definition that its project ships."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from api_server import Api, RefusedError
-from foreign_kinds import LEADER_WORKER_SETS, installed
+from foreign_kinds import installed
+from lws_module import definition
 from test_workloads import CONFIG, IMAGE, example, job_of
 
 from tabletune_operator.crd import Controller
@@ -20,7 +21,7 @@ from tabletune_operator.target import parse_target
 
 @pytest.fixture(scope="module", autouse=True)
 def kind(api: Api) -> Iterator[None]:
-    with installed(api, LEADER_WORKER_SETS):
+    with installed(api, definition()):
         yield
 
 

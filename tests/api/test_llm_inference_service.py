@@ -1,6 +1,6 @@
 """KServe's LLMInferenceService as target on the real API server, with small definitions of that kind (foreign_kinds.py).
 
-No KServe runs here: the Deployment that it would make is made by the test, from the resource laid over a template.
+No KServe runs here: the Deployment that it would make is made by the test, from the resource laid over a template (test_kserve.py has it).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_restore_is_byte_for_byte(api: Api, namespace: str, version: str, own: d
         rollout = build_rollout(RolloutRequest("chat", target, config, Controller(), IMAGE, ""))
         rolled = api.update(f"{path(namespace, version)}/chat", rollout.apply, manager="tabletune.io")
         assert is_intact(rolled)
-        assert rolled["spec"]["model"] == before["spec"]["model"]
+        assert [rolled["spec"].get(field) for field in ("model", "labels")] == [before["spec"].get(field) for field in ("model", "labels")]
         composed = running(api, rolled)["spec"]["template"]
         (engine,) = (c for c in composed["containers"] if c["name"] == "main")
         assert read_command(engine).speculation == config

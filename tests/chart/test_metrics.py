@@ -28,19 +28,23 @@ def test_nothing_of_it_is_there_by_default(cluster: Cluster) -> None:
     assert [body["kind"] for body in bodies if body["apiVersion"] == MONITORING or body["kind"] == "ConfigMap"] == []
 
 
-def test_the_pod_monitor_finds_sidecars_in_every_namespace(cluster: Cluster) -> None:
-    monitor = only(cluster.render(*ALL), "PodMonitor", "tabletune-sidecars")
+@pytest.mark.parametrize(
+    ("name", "selector", "source"),
+    [
+        ("tabletune-sidecars", {"matchExpressions": [{"key": "tabletune.io/drafttable", "operator": "Exists"}]}, "label"),
+        ("tabletune-kserve", {"matchLabels": {"app.kubernetes.io/part-of": "llminferenceservice"}}, "annotation"),
+    ],
+)
+def test_a_pod_monitor_finds_sidecars_in_every_namespace(cluster: Cluster, name: str, selector: dict[str, Any], source: str) -> None:
+    monitor = only(cluster.render(*ALL), "PodMonitor", name)
     assert monitor["apiVersion"] == MONITORING
     assert monitor["metadata"]["namespace"] == "tabletune-system"
+    meta = f"__meta_kubernetes_pod_{source}_tabletune_io_drafttable"
     assert monitor["spec"] == {
         "namespaceSelector": {"any": True},
-        "selector": {"matchExpressions": [{"key": "tabletune.io/drafttable", "operator": "Exists"}]},
+        "selector": selector,
         "podMetricsEndpoints": [
-            {
-                "port": "tabletune",
-                "path": "/metrics",
-                "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_label_tabletune_io_drafttable"], "targetLabel": "drafttable"}],
-            }
+            {"port": "tabletune", "path": "/metrics", "relabelings": [{"sourceLabels": [meta], "targetLabel": "drafttable"}]}
         ],
     }
 
@@ -87,6 +91,7 @@ def test_the_dashboard_is_the_file(cluster: Cluster) -> None:
     ("value", "kind"),
     [
         ("podMonitor", "PodMonitor/tabletune-sidecars"),
+        ("podMonitor", "PodMonitor/tabletune-kserve"),
         ("podMonitor", "PodMonitor/tabletune-operator"),
         ("prometheusRule", "PrometheusRule/tabletune"),
         ("dashboard", "ConfigMap/tabletune-dashboard"),

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 
+import kserve
 import pytest
 from crowd import AT_ONCE, Crowd, Installed, start
 from kube_api import Api, connect
 from live_cluster import Cluster, load_images, running_cluster
+from lws import leader_worker_sets
 from place import Place
 
 CROWD = pytest.StashKey[Crowd]()
@@ -14,8 +17,10 @@ CROWD = pytest.StashKey[Crowd]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "own_operator: an operator for this test only, which may be killed")
+    config.addinivalue_line("markers", "leader_worker_sets: needs LeaderWorkerSets and their controller")
     config.addinivalue_line("markers", "whole_pool: needs every GPU of the A100 pool at some time")
     config.addinivalue_line("markers", "early(by): done in this test's namespace while others still run, but none that is whole_pool")
+    config.addinivalue_line("markers", "kserve: with KServe's own controller, which is built first; `make test-kserve`")
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +39,12 @@ def api(cluster: Cluster) -> Iterator[Api]:
 @pytest.fixture(scope="session")
 def installed(request: pytest.FixtureRequest, cluster: Cluster, api: Api) -> Iterator[Installed]:
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and "installed" in item.fixturenames]
-    with Installed(cluster, api, items) as found:
-        yield found
+    with ExitStack() as around:
+        if any(item.get_closest_marker("kserve") for item in items):
+            kserve.prepare()
+        if any(item.get_closest_marker("leader_worker_sets") for item in items):
+            around.enter_context(leader_worker_sets(cluster, api))
+        yield around.enter_context(Installed(cluster, api, items))
 
 
 @pytest.fixture(scope="session")

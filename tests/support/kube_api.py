@@ -30,6 +30,8 @@ PREFIXES = {
     "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices"),
     "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    "LeaderWorkerSet": ("/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+    "LLMInferenceService": ("/apis/serving.kserve.io/v1alpha2", "llminferenceservices"),
     "DraftTable": ("/apis/tabletune.io/v1alpha1", "drafttables"),
 }
 MANAGER = "tests"

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from embedded.errors import ClusterError
@@ -82,6 +84,28 @@ def program(settings: Settings, source: Path) -> Path:
     """
     built = _cached(settings.cache / f"{source.name}-{_sources_key(source)}", lambda out: _build(source, out, "-s -w", "."))
     return built / source.name
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A program that others publish as part of a Go module, and the module's sources, which hold its manifests too."""
+
+    program: Path
+    source: Path
+
+
+def published(settings: Settings, module: str, version: str, digest: str, package: str) -> Published:
+    """Built in its own module, so that its own requirements and replacements count. `digest` is what go.sum would say of the module."""
+    command = ["go", "mod", "download", "-json", f"{module}@{version}"]
+    done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(command)}` failed: {done.stdout}")
+    found = json.loads(done.stdout)
+    if found["Sum"] != digest:
+        raise ClusterError(f"{module}@{version} is {found['Sum']}, not {digest}: another module than the one that was tested is served.")
+    source, name = Path(found["Dir"]), Path(package).name
+    folder = settings.cache / f"{name}-{_key(digest.encode(), package.encode())}"
+    return Published(_cached(folder, lambda out: _build(source, out, "-s -w", f"./{package}")) / name, source)
 
 
 def _build(source: Path, out: Path, linking: str, *programs: str) -> None:

@@ -241,8 +241,11 @@ def watch(
     not ours to give back. With `files` they are also held against the setting before.
     """
     if not workload.revised:
-        stage = Stage(RolledOut.ROLLING_OUT, f"{workload.called} has the new setting; its replicas come next. Nothing to do.")
-        return RollingOut(stage, status)
+        complaint = workload.kind.complaint(workload.body)
+        said = f"{workload.called} has the new setting; its replicas come next. Nothing to do."
+        if complaint is not None:
+            said = f"{workload.called} has the new setting, but its replicas do not: {short(complaint, 160)}. They serve as before."
+        return RollingOut(Stage(RolledOut.ROLLING_OUT, said), status)
     completed = status is not None and status.completed_at is not None
     current = [r for r in workload.replicas if r.pod.current and not r.pod.terminating and not r.pod.finished]
     failing = next((_Failing(r.pod.name, why) for r in current if (why := why_failing(seen, workload, r)) is not None), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -55,6 +56,16 @@ def changed(live: dict[str, Any]) -> dict[str, Any]:
     main["env"].append({"name": "ADDED", "value": "1"})
     live["replicas"] = 3
     return live
+
+
+def test_what_a_defaulting_webhook_adds_to_ours_goes_with_it() -> None:
+    """KServe's gives every container empty resources, also one that is only there because we wrote it."""
+    live = copy.deepcopy(lay_over({"model": "m"}, OURS))
+    for container in (*live["template"]["containers"], *live["template"]["initContainers"]):
+        container["resources"] = {}
+    assert take_out(live, {}, OURS) == {"model": "m"}
+    live["template"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+    assert take_out(live, {}, OURS)["template"] == {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}
 
 
 def test_what_others_wrote_meanwhile_stays() -> None:

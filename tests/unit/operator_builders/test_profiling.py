@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from deployments import llm_d, spec, with_container
+from deployments import leader_worker_set, llm_d, spec, with_container
 
 from tabletune.profile import Fingerprint
 from tabletune_operator.crd import DraftTableSpec
@@ -15,6 +15,7 @@ from tabletune_operator.pods import OwnImage, config_map_name, job_name
 from tabletune_operator.profiling import JobRequest, build_job, build_job_access, find_matching_selectors
 from tabletune_operator.target import parse_target, plan_speculation
 
+SPECULATIVE = json.dumps({"method": "ngram", "num_speculative_tokens": 2})
 FINGERPRINT = Fingerprint.of({"gpuProduct": "NVIDIA-H200"})
 POOL = {"metadata": {"name": "optimized-baseline"}, "spec": {"selector": {"matchLabels": {"llm-d.ai/guide": "optimized-baseline"}}}}
 
@@ -69,6 +70,27 @@ def test_sidecars_go_and_the_users_own_preparation_stays() -> None:
     built = pod_of(build_job(request(deployment)))
     assert [c["name"] for c in built["initContainers"]] == ["download", "tabletune-plugin", "modelserver"]
     assert [c["name"] for c in built["containers"]] == ["tuner"]
+
+
+def test_a_pod_of_a_leader_worker_set_has_the_variables_that_its_controller_gives() -> None:
+    workload = leader_worker_set()
+    pod = workload["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    pod["initContainers"] = [{"name": "download", "image": "i"}]
+    own = [{"name": "LWS_GROUP_SIZE", "value": "8"}, {"name": "HOME", "value": "/tmp"}]
+    pod["containers"][0] |= {
+        "env": own,
+        "args": ["m", "--pipeline-parallel-size=$(LWS_GROUP_SIZE)", "--speculative-config", SPECULATIVE],
+    }
+    built = build_job(request(workload))
+    engine, download = (container(pod_of(built), name) for name in ("modelserver", "download"))
+    given = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}
+    assert {entry["name"]: entry["value"] for entry in download["env"]} == given
+    assert {entry["name"]: entry["value"] for entry in engine["env"]} == {**given, "HOME": "/tmp"}
+    assert [entry["name"] for entry in engine["env"]][-1] == "HOME", "what is given may be used in the user's own"
+    tuner = container(pod_of(built), "tuner")
+    assert "--pipeline-parallel-size=1" in tuner["args"]
+    assert pod["initContainers"] == [{"name": "download", "image": "i"}], "the target is as it was"
+    assert pod["containers"][0]["env"] == own
 
 
 def test_target_is_not_touched_by_building() -> None:

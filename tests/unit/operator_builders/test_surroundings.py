@@ -17,6 +17,12 @@ def workload(wanted: int = 2, generation: int = 3, **status: Any) -> dict[str, A
     return {"kind": "Deployment", "metadata": {"name": "decode", "generation": generation}, "spec": {"replicas": wanted}, "status": whole}
 
 
+def groups(wanted: int, present: int, **status: Any) -> dict[str, Any]:
+    """A LeaderWorkerSet."""
+    made = workload(wanted)
+    return {**made, "kind": "LeaderWorkerSet", "status": {"replicas": present, "updatedReplicas": present, **status}}
+
+
 def autoscaler(present: int, wanted: int, name: str = "decode") -> dict[str, Any]:
     return {
         "kind": "HorizontalPodAutoscaler",
@@ -39,6 +45,12 @@ def autoscaler(present: int, wanted: int, name: str = "decode") -> dict[str, Any
         pytest.param(workload(2, replicas=3, updatedReplicas=1), [], "an earlier roll-out", id="a roll-out of its own"),
         pytest.param(workload(2, generation=4, replicas=1), [], None, id="counts of what was wanted before"),
         pytest.param({**workload(2, updatedReplicas=0), "kind": "StatefulSet"}, [], None, id="kept by a partition"),
+        pytest.param(groups(2, 2), [], None, id="groups at rest"),
+        pytest.param(
+            groups(3, 2), [], "it is being scaled from 2 to 3 replicas", id="groups scaled, by a controller that tells no generation"
+        ),
+        pytest.param(groups(3, 2, observedGeneration=2), [], None, id="groups, counted before"),
+        pytest.param({**groups(2, 0), "status": {}}, [], None, id="groups that nobody has counted yet"),
     ],
 )
 def test_a_scale_under_way_is_found(given: dict[str, Any], scalers: list[dict[str, Any]], said: str | None) -> None:

@@ -106,7 +106,9 @@ async def test_an_llm_inference_service_is_written_itself_and_given_back(shape: 
     assert made.get("DraftTable", "chat")["status"]["display"]["target"] == "llmisvc/decode"
     # The Deployment is KServe's: we wrote the resource, and nothing else.
     assert {write for write in made.writes if "Job" not in write and "Role" not in write} == {"replace LLMInferenceService"}
-    running = made.get("Deployment", "decode-kserve")["spec"]["template"]["spec"]
+    template = made.get("Deployment", "decode-kserve")["spec"]["template"]
+    assert template["metadata"]["annotations"]["tabletune.io/drafttable"] == "chat"
+    running = template["spec"]
     assert [c["name"] for c in running["initContainers"]] == ["llm-d-routing-sidecar", "tabletune-plugin", "tabletune-sidecar"]
     assert running["containers"][0]["env"][0] == {"name": "HOME", "value": "/home"}
     made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
@@ -140,6 +142,64 @@ async def test_a_service_that_kserve_has_not_taken_up_is_not_judged_by_what_runs
     await made.turns(2)
     assert made.condition("RolledOut") == ("False", "RollingOut")
     assert made.writes.count("replace LLMInferenceService") == 1
+    assert made.message("RolledOut").endswith("its replicas come next. Nothing to do.")
+
+
+async def test_what_kserve_has_against_the_new_setting_is_told() -> None:
+    made = serving(target=llm_inference_service())
+    await made.turns(2)
+    made.finish_profile()
+    refused = made.roll_llm_inference_service
+
+    def with_a_label(name: str = "decode", *, ready: bool = True) -> None:
+        made.get("LLMInferenceService", name)["spec"].setdefault("labels", {})["somebody"] = "else"
+        refused(name, ready=ready)
+
+    made.roll_llm_inference_service = with_a_label  # type: ignore[method-assign]
+    while "replace LLMInferenceService" not in made.writes:
+        await made.turn()
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RollingOut")
+    assert "its replicas do not: KServe: failed to reconcile main workload" in made.message("RolledOut")
+    assert "They serve as before." in made.message("RolledOut")
+    assert made.writes.count("replace LLMInferenceService") == 1
+
+
+async def test_a_kserve_that_does_not_keep_annotations_is_known_by_its_containers() -> None:
+    """KServe 0.16 knows no spec.annotations, so the API server drops them."""
+    made = serving(target=llm_inference_service(version="v1alpha1"))
+    before = made.get("LLMInferenceService", "decode")["spec"]
+    await made.turns(2)
+    made.finish_profile()
+    kserve = made.roll_llm_inference_service
+
+    def drop_annotations(name: str = "decode", *, ready: bool = True) -> None:
+        made.get("LLMInferenceService", name)["spec"].pop("annotations", None)
+
+    made.roll_llm_inference_service = drop_annotations  # type: ignore[method-assign]
+    while "replace LLMInferenceService" not in made.writes:
+        await made.turn()
+    await made.turns(2)
+    assert made.condition("RolledOut") == ("False", "RollingOut")
+    assert "its replicas come next" in made.message("RolledOut")
+    made.roll_llm_inference_service = kserve  # type: ignore[method-assign]
+    made.roll_llm_inference_service()
+    await made.turns(3)
+    assert made.condition("RolledOut") == ("True", "Proved")
+    assert made.writes.count("replace LLMInferenceService") == 1
+    made.get("DraftTable", "chat")["metadata"]["deletionTimestamp"] = "2026-11-30T15:00:00Z"
+    await made.turns(3)
+    assert made.get("LLMInferenceService", "decode")["spec"] == before
+
+
+async def test_what_kserve_has_against_a_service_that_it_has_not_made_is_told() -> None:
+    service = llm_inference_service()
+    said = {"type": "PresetsCombined", "status": "False", "reason": "ConfigNotFound", "message": "no kserve-config-llm-template"}
+    service["status"] = {"observedGeneration": 1, "conditions": [said]}
+    made = World(service, draft_table(kind="LLMInferenceService"))
+    await made.turn()
+    assert made.condition("Accepted") == ("Unknown", "WaitingForTarget")
+    assert "newest setting (KServe: no kserve-config-llm-template)." in made.message("Accepted")
 
 
 @pytest.mark.parametrize(

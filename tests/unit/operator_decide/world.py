@@ -112,6 +112,13 @@ def kserve_template() -> Body:
     return {"initContainers": [proxy], "containers": [{**kept, **fields}], "volumes": [{"name": "home", "emptyDir": {}}]}
 
 
+SELECTOR_REFUSED = {
+    "type": "MainWorkloadReady",
+    "status": "False",
+    "reason": "ReconcileSingleNodeWorkloadError",
+    "message": 'failed to reconcile main workload: Deployment.apps "decode-kserve" is invalid: spec.selector: field is immutable',
+}
+
 SPECULATION = '--max-num-seqs=128 --speculative-config \'{"method":"eagle3","model":"draft","num_speculative_tokens":3}\''
 
 
@@ -320,13 +327,20 @@ class World:
             self.add_pod(f"{name}-{at}", template, uid, ready=ready, labels={**LABELS, hashed: revision})
 
     def roll_llm_inference_service(self, name: str = "decode", *, ready: bool = True) -> None:
-        """KServe: a Deployment from the installation's template and the resource laid over it."""
+        """KServe: a Deployment from the installation's template and the resource laid over it, with the pods' labels as its selector.
+
+        So a label that comes later is refused for good: a selector cannot change.
+        """
         service = self.get("LLMInferenceService", name)
         spec = service["spec"]
         metadata = {"labels": {**LABELS, **spec.get("labels", {})}, "annotations": dict(spec.get("annotations", {}))}
         template = {"metadata": metadata, "spec": lay_over(kserve_template(), spec.get("template") or {})}
         made = deployment(f"{name}-kserve", replicas=spec.get("replicas", 1))
-        known = self.objects.get(("Deployment", f"{name}-kserve"), made)
+        known = self.objects.get(("Deployment", f"{name}-kserve"), {**made, "spec": {"selector": {"matchLabels": metadata["labels"]}}})
+        if known["spec"]["selector"]["matchLabels"] != metadata["labels"]:
+            service["status"] = {"conditions": [SELECTOR_REFUSED], "observedGeneration": service["metadata"].get("generation")}
+            return
+        made["spec"]["selector"] = known["spec"]["selector"]
         owner = {"kind": "LLMInferenceService", "name": name, "uid": service["metadata"]["uid"], "controller": True}
         made["metadata"] = {**known["metadata"], "ownerReferences": [owner], "generation": known["metadata"]["generation"] + 1}
         self.put({**made, "spec": {**made["spec"], "template": copy.deepcopy(template)}})
