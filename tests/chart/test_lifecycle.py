@@ -68,7 +68,8 @@ class TestOneRelease:
     """What one release that serves every namespace does; the last test stops its operator."""
 
     @pytest.fixture(scope="class")
-    def running(self, cluster: Cluster, shared_namespace: str, image: tuple[str, ...]) -> Iterator[str]:
+    @classmethod
+    def running(cls, cluster: Cluster, shared_namespace: str, image: tuple[str, ...]) -> Iterator[str]:
         """Its namespace."""
         install(cluster, shared_namespace, image)
         yield shared_namespace
