@@ -80,7 +80,8 @@ def _measure(place: Place, pairs: Sequence[tuple[str, str]], seconds: float, eve
         for tool, mode in pairs:
             folder, name = Path(stack.enter_context(tempfile.TemporaryDirectory())), names[tool, mode]
             program, *options = *TOOLS[tool], "--name", name
-            target = reading_a_file(name, name) if mode == "ConfigFile" else stand_in(name)
+            # The last ready replica is never evicted.
+            target = reading_a_file(name, name) if mode == "ConfigFile" else stand_in(name, replicas=2 if mode == "Admission" else 1)
             tools[tool, mode] = stack.enter_context(
                 gitops.repeating(program, NAMESPACE, folder, target, every=f"{every}s", options=options)
             )
@@ -91,15 +92,15 @@ def _measure(place: Place, pairs: Sequence[tuple[str, str]], seconds: float, eve
             place.wait_ready(name)
             if mode != "ConfigFile":
                 place.create(draft_table(name, name, rollout=MODES[mode]))
-        # The first is measured, all others use its profile again; then the clock starts.
+        # The first is measured, all others use its profile again, and roll out one after the other; then the clock starts.
         for name in names.values():
-            place.until(lambda name=name: _is_profiled(place, name), f"DraftTable {name} has a profile", 2 * WORK_SECONDS)
+            place.until(lambda name=name: _has_had_its_turn(place, name), f"DraftTable {name} has had its turn", 4 * WORK_SECONDS)
         time.sleep(seconds)
         return [_outcome(place, tool, mode, names[tool, mode], tools[tool, mode]) for tool, mode in pairs]
 
 
-def _is_profiled(place: Place, name: str) -> bool:
-    return place.conditions(name).get("Profiled", {}).get("status") == "True"
+def _has_had_its_turn(place: Place, name: str) -> bool:
+    return place.conditions(name).get("RolledOut", {}).get("reason") not in {None, "NotVerified", "WaitingForJobPod", "RolloutQueued"}
 
 
 def _outcome(place: Place, tool: str, mode: str, name: str, repeating: Repeating) -> Outcome:
