@@ -115,6 +115,10 @@ class Kind(ABC):
 
     def is_seen(self, workload: Body, between: Iterable[Body]) -> bool:
         """Has its controller seen the newest template, so that `pods_of` tells which pods have it?"""
+        return self.is_counted(workload)
+
+    def is_counted(self, workload: Body) -> bool:
+        """Are the counts in its status of what is wanted now?"""
         status = workload.get("status") or {}
         return int(status.get("observedGeneration", 0)) >= int(workload["metadata"].get("generation", 0))
 
@@ -247,6 +251,11 @@ class _LeaderWorkerSet(Kind):
 
     def claims_of(self, workload: Body) -> tuple[Mapping[str, Any], ...]:
         return tuple(workload["spec"]["leaderWorkerTemplate"].get("volumeClaimTemplates") or ())
+
+    def is_counted(self, workload: Body) -> bool:
+        """Its controller counts without saying of which generation, up to 0.8."""
+        status = workload.get("status") or {}
+        return super().is_counted(workload) if "observedGeneration" in status or not status else True
 
     def is_seen(self, workload: Body, between: Iterable[Body]) -> bool:
         leaders = _leaders_of(workload, between)

@@ -276,10 +276,10 @@ class Observer:
         """
         if ip is None or pod.terminating or pod.finished:
             return Replica(pod, None, None, "has no address")
-        asked = pod.ready and port is not None
+        asked = port if pod.ready else None
         version, served, sidecar = await asyncio.gather(
-            read_engine_version(self._http, ip, port) if asked and port is not None else _nothing(),
-            self._read_served(pod.uid, ip, port) if asked and port is not None and counted else _nothing(),
+            read_engine_version(self._http, ip, asked) if asked is not None else _nothing(),
+            self._read_served(pod.uid, ip, asked) if asked is not None and counted else _nothing(),
             read_sidecar(self._http, ip) if pod.has_sidecar else _nothing(),
         )
         if isinstance(sidecar, Silence):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tabletune_operator.keepers import scales
-from tabletune_operator.kinds import replicas_of
+from tabletune_operator.kinds import kind_of, replicas_of
 from tabletune_operator.label_selector import selects
 from tabletune_operator.nodes import free_by_node, gpu_request
 from tabletune_operator.observation import Budget
@@ -30,20 +30,14 @@ def find_scaling(body: Body, scalers: Iterable[Body]) -> str | None:
         return None
     status, replicas = body.get("status") or {}, replicas_of(body)
     present, updated = status.get("replicas", 0), status.get("updatedReplicas", 0)
-    if _observed(body, status) < body["metadata"].get("generation", 0):
-        return None  # these counts are not of what is wanted now
+    if not kind_of(body).is_counted(body):
+        return None
     # A StatefulSet may keep old replicas for ever: by its partition, or with OnDelete.
     if body["kind"] == "Deployment" and updated < min(present, replicas):
         return f"an earlier roll-out of it is under way ({updated} of {replicas} replicas updated)"
     if present != replicas:
         return f"it is being scaled from {present} to {replicas} replicas"
     return None
-
-
-def _observed(body: Body, status: Body) -> int:
-    """The generation that its counts are of. Controllers of LeaderWorkerSets up to 0.8 do not write it, and count all the same."""
-    generation = body["metadata"].get("generation", 0) if body["kind"] == "LeaderWorkerSet" and status else 0
-    return int(status.get("observedGeneration", generation))
 
 
 def find_budgets(labels: Mapping[str, str], budgets: Iterable[Body]) -> tuple[Budget, ...]:

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 import httpx
 from kubernetes import client, config
+from ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60
@@ -92,7 +92,7 @@ def existing_cluster() -> Iterator[Api]:
 def own_api_server(folder: Path) -> Iterator[Api]:
     """Started here, and ended when the tests are done."""
     binaries = cluster_binaries()
-    etcd, peer, port = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    etcd, peer, port = (f"127.0.0.1:{number}" for number in free_ports(3))
     key = folder / "service-accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
     tokens = folder / "tokens.csv"
@@ -181,10 +181,3 @@ def _is_ready(http: httpx.Client) -> bool:
         return http.get("/readyz").is_success
     except httpx.TransportError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

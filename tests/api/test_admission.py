@@ -21,9 +21,10 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ROOT, Api, RefusedError, cluster_binaries, free_port
+from api_server import ROOT, Api, RefusedError, cluster_binaries
 from chart_rights import chart_rights, namespaces
 from kubernetes.aio import client
+from ports import free_port
 from test_workloads import CONFIG, IMAGE, example, roll
 
 from tabletune_operator.admission_server import PATH, AdmissionServer

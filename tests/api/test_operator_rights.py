@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from api_server import Api, RefusedError, free_port
+from api_server import Api, RefusedError
 from chart_rights import chart_rights, namespaces
+from ports import free_port
 from test_workloads import example
 
 ACCOUNT = "tabletune-operator"

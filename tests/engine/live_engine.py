@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import time
 import urllib.request
@@ -14,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 from tabletune.channel import Channel, ChannelClosedError
 
@@ -172,14 +173,6 @@ class Launcher:
                 return True
         except OSError:
             return False
-
-
-def free_port() -> int:
-    """One that nobody listens on at this moment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def is_refused(plugin: Channel) -> bool:

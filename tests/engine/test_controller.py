@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_engine import DRAFT_MODEL, Launcher, LiveEngine, eventually, free_port, prompts
+from live_engine import DRAFT_MODEL, Launcher, LiveEngine, eventually, prompts
+from ports import free_port
 
 from tabletune import formats
 from tabletune.acceptance import Counts

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import yaml
 from live_cluster import Cluster, CommandError, eventually, is_existing, load_images
+from ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE, VERSION, DIGEST = "github.com/kserve/kserve", "v0.19.0", "h1:8Pbdm9Ekn1JEuHrobqJhZI4uRHyf5bk1ofb5+3kEI14="
@@ -126,7 +127,7 @@ def started(cluster: Cluster) -> Iterator[Controller]:
     """KServe, whose definitions stay."""
     built = build()
     with tempfile.TemporaryDirectory(prefix="kserve-") as folder:
-        port, health_port = _free_ports(2)
+        port, health_port = free_ports(2)
         controller = Controller(built, cluster.environment["KUBECONFIG"], Path(folder), port, health_port)
         authority = _certificate(Path(folder) / "k8s-webhook-server" / "serving-certs")
         bodies = [_called_by_url(body, port, authority) for body in _bodies(cluster, built.source)]
@@ -215,11 +216,3 @@ def _certificate(folder: Path) -> str:
     names = ("-subj", "/CN=kserve", "-addext", "subjectAltName=IP:127.0.0.1")
     subprocess.run((*command, *names, "-keyout", str(key), "-out", str(crt)), check=True, capture_output=True)
     return base64.b64encode(crt.read_bytes()).decode()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

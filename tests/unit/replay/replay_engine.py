@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = ROOT / "dev/replay/vllm"
@@ -34,13 +34,6 @@ class ReplayEngine:
 
     def log(self) -> str:
         return self.log_path.read_text()
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-    return port
 
 
 @contextmanager

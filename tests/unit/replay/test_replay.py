@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from replay_engine import LAUNCHER, SPECULATIVE, free_port, replay_engine
+from ports import free_port
+from replay_engine import LAUNCHER, SPECULATIVE, replay_engine
 
 PATIENCE_SECONDS = 60  # the machine may be busy
 RECORDING = LAUNCHER.parent / "site/replay/h200.json"

@@ -17,7 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
-from replay_engine import SPECULATIVE, ReplayEngine, free_port, replay_engine
+from ports import free_port
+from replay_engine import SPECULATIVE, ReplayEngine, replay_engine
 from sidecar_cases import CODE_TABLE, PROSE, fleet_file, texts, write
 
 from tabletune import formats
