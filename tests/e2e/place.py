@@ -95,6 +95,18 @@ class Place:
         """How often the pod template changed."""
         return int(self.get("Deployment", name)["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
 
+    def replicas(self, name: str = "decode") -> list[Body]:
+        """The pods of a target that serve or will, by the label that its Service selects by."""
+        return [pod for pod in self.list("Pod", f"llm-d.ai/guide={name}") if "deletionTimestamp" not in pod["metadata"]]
+
+    def restarts(self, name: str = "decode") -> dict[str, int]:
+        """By uid of a replica: how often its containers were started again, ours too."""
+        kinds = ("containerStatuses", "initContainerStatuses")
+        return {
+            pod["metadata"]["uid"]: sum(c["restartCount"] for kind in kinds for c in pod["status"].get(kind, ()))
+            for pod in self.replicas(name)
+        }
+
     def jobs_started(self) -> int:
         """Jobs that ever got a pod here, also those that are gone."""
         events = [e for e in self.list("Event") if e["involvedObject"]["kind"] == "Job" and e["reason"] == "SuccessfulCreate"]

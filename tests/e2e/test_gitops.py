@@ -92,6 +92,5 @@ def _wait_still(place: Place, tools: Mapping[str, Repeating]) -> dict[str, int]:
         changing = [found for found in tool.rounds()[done[name] :] if found.changed]
         assert changing == [], f"{name} still changes its Deployment"
         place.wait_ready(name)
-        pods = place.list("Pod", f"llm-d.ai/guide={name}")
-        assert sum(c["restartCount"] for pod in pods for c in pod.get("status", {}).get("containerStatuses", ())) == 0
+        assert sum(place.restarts(name).values()) == 0
     return {name: place.revision(name) for name in tools}

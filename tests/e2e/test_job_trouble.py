@@ -48,7 +48,7 @@ def test_files_damaged_by_hand(place: Place) -> None:
     place.wait_ready()
     place.create(draft_table())
     place.wait_proved()
-    deployment, pods = place.get("Deployment", "decode"), _pods(place)
+    deployment, pods = place.get("Deployment", "decode"), place.restarts()
     files = place.get("ConfigMap", "tuned-tabletune")["data"]
 
     place.edit("ConfigMap", "tuned-tabletune", {"data": {"table.json": files["table.json"].replace('"ranges"', '"rages"')}})
@@ -65,7 +65,7 @@ def test_files_damaged_by_hand(place: Place) -> None:
 
     # Replicas served on, with the table that they had.
     assert place.get("Deployment", "decode")["spec"] == deployment["spec"]
-    assert _pods(place) == pods
+    assert place.restarts() == pods
     assert place.complete("import os") == 32
 
     place.edit("ConfigMap", "tuned-tabletune", {"data": files})
@@ -92,11 +92,3 @@ def test_engine_that_ignores_its_table(place: Place) -> None:
     place.edit("Deployment", "decode", {"spec": {"template": {"metadata": {"annotations": restarted}}}})
     place.wait("RolledOut", "Proved", seconds=300)
     assert place.jobs_started() == 1
-
-
-def _pods(place: Place) -> dict[str, int]:
-    """Names, and how often their containers were restarted."""
-    return {
-        pod["metadata"]["name"]: sum(c["restartCount"] for c in pod["status"]["containerStatuses"])
-        for pod in place.list("Pod", "llm-d.ai/guide=decode")
-    }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from following import QUICK, assert_follows
 from kube_api import ApiError, Body
 from place import WORK_SECONDS, Place, to_bytes
 from workloads import DRAFT, FAULTS, REPROFILE, config_map, draft_table, service, stand_in, with_container
@@ -42,7 +43,7 @@ def groups(size: int, faults: Sequence[str] = ()) -> Body:
 
 
 def table(name: str = "tuned") -> Body:
-    made = draft_table(name)
+    made = draft_table(name, controller=QUICK)
     made["spec"]["targetRef"] = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": KIND, "name": "decode"}
     return made
 
@@ -86,13 +87,6 @@ def container(pod_template: Body) -> dict[str, Any]:
     return found
 
 
-def replicas(place: Place) -> dict[str, int]:
-    """By uid: how often containers of it were started again."""
-    pods = place.list("Pod", "leaderworkerset.sigs.k8s.io/name=decode")
-    kinds = ("containerStatuses", "initContainerStatuses")
-    return {pod["metadata"]["uid"]: sum(c["restartCount"] for kind in kinds for c in pod["status"].get(kind, [])) for pod in pods}
-
-
 def test_groups_of_one_pod_whole_way_and_back(place: Place) -> None:
     with place.watched_endpoints() as served:
         place.create(service())
@@ -114,15 +108,16 @@ def test_groups_of_one_pod_whole_way_and_back(place: Place) -> None:
     status = place.get("DraftTable", "tuned")["status"]
     assert status["fleet"]["honoured"] == status["fleet"]["heard"] == 2
     assert (status["display"]["target"], status["display"]["replicas"]) == ("lws/decode", "2/2")
-    assert sum(replicas(place).values()) == 0
+    assert list(place.restarts().values()) == [0, 0]
 
-    # What is measured later reaches the same engines.
-    running, generation = replicas(place), place.get(KIND, "decode")["metadata"]["generation"]
+    # Neither other traffic nor what is measured later needs other engines.
+    running, generation = place.restarts(), place.get(KIND, "decode")["metadata"]["generation"]
+    assert_follows(place)
     place.edit("DraftTable", "tuned", {"metadata": {"annotations": {REPROFILE: "1"}}})
     place.until(lambda: place.get("DraftTable", "tuned")["status"]["profile"].get("reprofile") == "1", "it is measured again", WORK_SECONDS)
     place.wait_proved()
     assert place.jobs_started() == 2
-    assert replicas(place) == running
+    assert place.restarts() == running
     assert place.get(KIND, "decode")["metadata"]["generation"] == generation
 
     place.delete_and_wait()

@@ -9,6 +9,7 @@ import copy
 import json
 from typing import Any
 
+from following import QUICK, assert_follows
 from place import WORK_SECONDS, Place, to_bytes
 from workloads import DRAFT, FORWARD, Body, draft_table, proxied, service, stand_in, with_container
 
@@ -56,12 +57,13 @@ def test_every_way_to_start_an_engine_goes_there_and_back(place: Place) -> None:
     place.create(prefill_role("pd-prefill"))
     for name in SHAPES:
         place.wait_ready(name)
-        place.create(draft_table(name, name))
+        place.create(draft_table(name, name, controller=QUICK))
     place.create(draft_table("pd-prefill", "pd-prefill"))
     place.wait("Accepted", "PrefillRole", "pd-prefill", says="Name the decode workload")
 
     for name in SHAPES:
         place.wait("RolledOut", "Proved", name, seconds=2 * WORK_SECONDS)
+        place.wait("Tracking", "Tracking", name)
         place.wait_ready(name)
     assert place.jobs_started() == 2  # one profile for all but the custom one, which has a variable more
     for name in SHAPES:
@@ -71,6 +73,7 @@ def test_every_way_to_start_an_engine_goes_there_and_back(place: Place) -> None:
         assert read_command(rolled).argv == read_command(before).argv
         assert proxies(place.template(name)) == proxies(place.as_created(name))
         assert place.complete("def add(a, b):\n    return a + b\n", name) == 32
+        assert_follows(place, name)
         assert place.revision(name) == 2
 
     for name in SHAPES:

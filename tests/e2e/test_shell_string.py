@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from following import QUICK, assert_follows
 from place import Place, to_bytes
 from workloads import DRAFT, Body, draft_table, service, stand_in, with_container
 
@@ -49,7 +50,7 @@ def go_and_come_back(place: Place, deployment: Body) -> None:
     place.create(service())
     place.create(deployment)
     place.wait_ready()
-    place.create(draft_table())
+    place.create(draft_table(controller=QUICK))
     place.wait_proved()
     place.until(lambda: place.conditions()["Ready"]["status"] == "True", "Ready")
 
@@ -58,6 +59,9 @@ def go_and_come_back(place: Place, deployment: Body) -> None:
     assert read_command(rolled).speculation == json.loads(files[formats.SPECULATIVE_CONFIG])
     assert read_command(rolled).argv == read_command(before).argv
     assert place.complete("def add(a, b):\n    return a + b\n") == 32
+
+    assert_follows(place)
+    assert place.revision() == 2
 
     place.delete_and_wait()
     assert to_bytes(place.template()) == to_bytes(place.as_created())

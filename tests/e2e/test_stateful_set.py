@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from following import QUICK, assert_follows
 from kube_api import Body
 from place import WORK_SECONDS, Place, to_bytes
 from workloads import FAULTS, config_map, draft_table, service, stand_in
@@ -20,7 +21,7 @@ def stateful(**options: Any) -> Body:
 
 
 def table() -> Body:
-    made = draft_table()
+    made = draft_table(controller=QUICK)
     made["spec"]["targetRef"] = {"kind": "StatefulSet", "name": "decode"}
     return made
 
@@ -42,14 +43,6 @@ def template(place: Place) -> Body:
     return found
 
 
-def restarts(place: Place) -> list[int]:
-    """Of every container of the replicas, those of ours too."""
-    pods = place.list("Pod", "llm-d.ai/guide=decode")
-    return [
-        c["restartCount"] for pod in pods for kind in ("containerStatuses", "initContainerStatuses") for c in pod["status"].get(kind, [])
-    ]
-
-
 def test_a_stateful_set_whole_way_and_back(place: Place) -> None:
     with place.watched_endpoints() as served:
         place.create(service())
@@ -66,11 +59,15 @@ def test_a_stateful_set_whole_way_and_back(place: Place) -> None:
     (engine,) = template(place)["spec"]["containers"]
     assert fold_speculative_config(engine["args"]).config == json.loads(files[formats.SPECULATIVE_CONFIG])
     assert [place.complete("def add(a, b):\n    return a + b\n") for _ in range(4)] == [32] * 4
+    rolled = place.get("StatefulSet", "decode")["metadata"]["generation"]
     status = place.get("DraftTable", "tuned")["status"]
     assert status["fleet"]["honoured"] == status["fleet"]["heard"] == 2
     assert (status["display"]["target"], status["display"]["replicas"]) == ("sts/decode", "2/2")
 
-    assert sum(restarts(place)) == 0
+    assert list(place.restarts().values()) == [0, 0]
+
+    assert_follows(place)
+    assert place.get("StatefulSet", "decode")["metadata"]["generation"] == rolled
 
     place.delete_and_wait()
     assert to_bytes(template(place)) == to_bytes(before)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from following import QUICK, Asking, in_flight, pods, state_of
 from live_cluster import ROOT, is_existing
 from place import Place
 from workloads import A100, PRODUCT, config_map, draft_table
@@ -20,6 +20,7 @@ from tabletune import formats
 from tabletune.table import Table
 
 NAME = "gemma-decode"
+GUIDE = "demo"
 REQUESTS = 6  # in flight, and the largest batch size: there a draft that is not kept costs most
 FOLLOW_SECONDS = 300
 START_SECONDS = 600  # a busy machine starts an engine in two minutes instead of one
@@ -68,8 +69,7 @@ def test_whole_way_with_real_vllm(quiet_place: Place) -> None:
     place.create(config_map("continued", {"prompts.txt": "\n".join(PROMPTS * 2)}))
     prompts = {"configMapRef": {"name": "continued"}}
     profile = {"maxBatchSize": REQUESTS, "temperatureMilli": 0, "prompts": prompts}
-    follow = {"priorWeight": 60, "rebuildEverySteps": 60}  # a slow engine makes few steps a minute
-    place.create(draft_table(target=name, profile=profile, controller=follow))
+    place.create(draft_table(target=name, profile=profile, controller=QUICK))
     place.wait("Accepted", "TargetSupported")
     place.wait("Profiled", "Profiling", seconds=START_SECONDS)
     place.wait("Profiled", "Measured", seconds=START_SECONDS)
@@ -90,19 +90,22 @@ def test_whole_way_with_real_vllm(quiet_place: Place) -> None:
     with ThreadPoolExecutor(3) as clients:
         answers = list(clients.map(lambda prompt: place.complete(prompt, "gemma"), PROMPTS * 3))
     assert answers == [32] * len(answers)
-    (pod,) = (p["metadata"]["name"] for p in place.list("Pod", "llm-d.ai/guide=demo") if "deletionTimestamp" not in p["metadata"])
-    state = place.until(lambda: _state_after(place, pod, 32 * len(answers)), "the sidecar has counted the requests")
+    (pod,) = pods(place, GUIDE)
+    everything = 32 * len(answers)
+    state = place.until(
+        lambda: _state_if(place, pod, lambda s: s["counts"]["tokens"] >= everything), "the sidecar has counted the requests"
+    )
     assert state["honoured"] == "Proved"
     assert state["violations"] == 0
     assert state["problems"] == []
     assert {length for _, _, length in state["table"]["inForce"]} <= set(table.launch_lengths)
 
-    longer, boot = _follow(place, pod, PROMPTS, 0.0, lambda s: s["acceptance"]["used"][0] > 0.5)
-    shorter, same = _follow(place, pod, PROSE, 1.0, lambda s: _length(s) < longer)
+    running = place.restarts(GUIDE)
+    assert list(running.values()) == [0]
+    longer, boot = _follow(place, pod, Asking("gemma", PROMPTS, REQUESTS), lambda s: s["acceptance"]["used"][0] > 0.5)
+    shorter, same = _follow(place, pod, Asking("gemma", PROSE, REQUESTS, temperature=1.0), lambda s: _length(s) < longer)
     assert (shorter < longer, same) == (True, boot)
-    (after,) = (p for p in place.list("Pod", "llm-d.ai/guide=demo") if "deletionTimestamp" not in p["metadata"])
-    assert after["metadata"]["name"] == pod
-    assert [c["restartCount"] for c in after["status"]["containerStatuses"]] == [0] * len(after["status"]["containerStatuses"])
+    assert place.restarts(GUIDE) == running
 
     # That engine starts once more with its own arguments, which other tests wait for.
     place.delete("DraftTable", "tuned")
@@ -111,24 +114,10 @@ def test_whole_way_with_real_vllm(quiet_place: Place) -> None:
     place.until(lambda: not [left for left in place.leftovers() if not left.startswith("Pod ")], "nothing else of it is left")
 
 
-def _follow(place: Place, pod: str, prompts: Sequence[str], temperature: float, seen: Callable[[dict[str, Any]], bool]) -> tuple[int, str]:
-    """Keep so many requests in flight, all answered, until the sidecar has seen them; the draft length for them then, and the boot id."""
-    stop = threading.Event()
-
-    def ask(first: int) -> int:
-        answered = 0
-        while not stop.is_set():
-            assert place.complete(prompts[(first + answered) % len(prompts)], "gemma", 64, temperature) == 64
-            answered += 1
-        return answered
-
-    with ThreadPoolExecutor(REQUESTS) as clients:
-        asked = [clients.submit(ask, n) for n in range(REQUESTS)]
-        try:
-            state = place.until(lambda: _state_if(place, pod, seen), "the sidecar follows the traffic", FOLLOW_SECONDS)
-        finally:
-            stop.set()
-    assert sum(each.result() for each in asked) >= REQUESTS
+def _follow(place: Place, pod: str, asking: Asking, seen: Callable[[dict[str, Any]], bool]) -> tuple[int, str]:
+    """Keep requests in flight until the sidecar has seen them; the draft length for so many then, and the boot id."""
+    with in_flight(place, asking):
+        state = place.until(lambda: _state_if(place, pod, seen), "the sidecar follows the traffic", FOLLOW_SECONDS)
     return _length(state), state["engine"]["bootId"]
 
 
@@ -137,13 +126,8 @@ def _length(state: dict[str, Any]) -> int:
 
 
 def _state_if(place: Place, pod: str, seen: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-    state = place.api.get_from_pod(place.namespace, pod, 9478, "state")
+    state = state_of(place, pod)
     return state if seen(state) else None
-
-
-def _state_after(place: Place, pod: str, tokens: int) -> dict[str, Any] | None:
-    state = place.api.get_from_pod(place.namespace, pod, 9478, "state")
-    return state if state["counts"]["tokens"] >= tokens else None
 
 
 def _made_by(script: str) -> str:

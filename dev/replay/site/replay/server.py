@@ -19,7 +19,7 @@ from vllm.v1.request import Request
 
 from replay import BANNER
 from replay.metrics import render_metrics
-from replay.tokens import decode, encode, is_code
+from replay.tokens import decode, encode, kind_of
 from replay.traffic import rates_for
 
 IDLE_SECONDS = 5  # vLLM's server closes idle connections after as long
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             request_id=f"cmpl-replay-{next(self.server.numbers)}",
             prompt_token_ids=tokens,
             max_tokens=max_tokens,
-            acceptance=rates_for(is_code(decode(tokens)), config.num_speculative_tokens),
+            acceptance=rates_for(kind_of(decode(tokens)), config.num_speculative_tokens),
             on_tokens=lambda count, last: produced.put((count, last)),
         )
         self.server.core.add_request(request)
