@@ -19,6 +19,9 @@ PROMPT_TOKENS = (64, 256, 1024, 4096, 16384)
 DECODE, BESIDE, PREFILL = 0, 1, 2
 """Regimes of a step: decode only; decode only, but beside a prefill; with a prefill."""
 
+WITHIN, PASSING, BEYOND = 0, 1, 2
+"""A step with a prefill stays within the largest captured graph, passes it, or would without the prefill."""
+
 SETTLING_STEPS = 2
 """After a prefill that are beside it: an engine that schedules ahead has as many steps in flight."""
 
@@ -92,35 +95,36 @@ def chances_of_prefills(prefills: float, most: int) -> Iterator[float]:
 class Prefills:
     """What prefills cost at any (B, k): from measured cells, and the lengths of the requests that bring them.
 
-    What a prefill adds to a step is pooled over the draft lengths on each side of the largest captured graph: between lengths on one
-    side it differed by less than between two windows of one length, and a choice must not follow that.
+    What a prefill adds to a step is pooled over the draft lengths whose steps stay within the largest captured graph with it, pass it
+    with it, or pass it without it already: between lengths of one such way it differed by less than between two windows of one length,
+    and a choice must not follow that. Where it makes a step pass the graph it adds most, where the step passes it anyhow hardly anything.
     """
 
-    extra: Mapping[tuple[bool, int], Sequence[tuple[int, float]]]
-    """By side (does the step pass the largest graph?) and bucket: batch size and microseconds above T(B, k), ascending."""
+    extra: Mapping[tuple[int, int], Sequence[tuple[int, float]]]
+    """By way (WITHIN, PASSING, BEYOND) and bucket: batch size and microseconds above T(B, k), ascending."""
     ceiling: int | None  # tokens of the largest captured graph
     requests: Requests
-    nearest: Mapping[tuple[bool, int], tuple[bool, int]]
-    """For each side and bucket, the measured one that stands for it: of the same side if there is one, then by bucket."""
+    nearest: Mapping[tuple[int, int], tuple[int, int]]
+    """For each way and bucket, the measured one that stands for it: of the same way if there is one, then by bucket."""
 
     @classmethod
     def of(
         cls, cells: Sequence[PrefillCell], step_times: Mapping[int, Mapping[int, float]], requests: Requests, ceiling: int | None
     ) -> Prefills | None:
         """None when no cell tells: decode only is what is left."""
-        pooled: dict[tuple[bool, int], dict[int, list[float]]] = {}
+        pooled: dict[tuple[int, int], dict[int, list[float]]] = {}
         for c in cells:
             decode = step_times.get(c.batch_size, {}).get(c.draft_length)
             if decode is not None:
-                passes = _passes(c.batch_size, c.draft_length, c.prompt_tokens, ceiling)
-                by_batch_size = pooled.setdefault((passes, bucket_of(c.prompt_tokens)), {})
+                way = _way(c.batch_size, c.draft_length, c.prompt_tokens, ceiling)
+                by_batch_size = pooled.setdefault((way, bucket_of(c.prompt_tokens)), {})
                 by_batch_size.setdefault(c.batch_size, []).append(c.step_time_micros - decode)
         extra = {group: [(B, mean(values)) for B, values in sorted(sizes.items())] for group, sizes in pooled.items()}
         if not extra:
             return None
         nearest = {
-            (passes, bucket): min(extra, key=lambda g, p=passes, b=bucket: (g[0] != p, abs(g[1] - b), g[1]))  # type: ignore[misc]
-            for passes in (False, True)
+            (way, bucket): min(extra, key=lambda g, w=way, b=bucket: (abs(g[0] - w), g[0], abs(g[1] - b), g[1]))  # type: ignore[misc]
+            for way in (WITHIN, PASSING, BEYOND)
             for bucket in range(len(PROMPT_TOKENS))
         }
         return cls(extra, ceiling, requests, nearest)
@@ -139,8 +143,8 @@ class Prefills:
 
     def extra_micros(self, batch_size: int, draft_length: int, prompt_tokens: int) -> float:
         """What so many prompt tokens add to a step, with what the steps after it are longer or shorter: `T_prefill - T`."""
-        passes, bucket = _passes(batch_size, draft_length, prompt_tokens, self.ceiling), bucket_of(prompt_tokens)
-        return between(self.extra[self.nearest[passes, bucket]], batch_size)
+        way, bucket = _way(batch_size, draft_length, prompt_tokens, self.ceiling), bucket_of(prompt_tokens)
+        return between(self.extra[self.nearest[way, bucket]], batch_size)
 
 
 def _most_prefills(prefills: float) -> int:
@@ -148,8 +152,12 @@ def _most_prefills(prefills: float) -> int:
     return ceil(prefills + 4 * sqrt(prefills) + 6)
 
 
-def _passes(batch_size: int, draft_length: int, prompt_tokens: int, ceiling: int | None) -> bool:
-    return ceiling is not None and batch_size * (draft_length + 1) + prompt_tokens > ceiling
+def _way(batch_size: int, draft_length: int, prompt_tokens: int, ceiling: int | None) -> int:
+    """How a step with so many prompt tokens stands to the largest graph."""
+    if ceiling is None:
+        return WITHIN
+    decode_tokens = batch_size * (draft_length + 1)
+    return (decode_tokens > ceiling) + (decode_tokens + prompt_tokens > ceiling)
 
 
 def between(points: Sequence[tuple[int, float]], batch_size: int) -> float:

@@ -76,6 +76,25 @@ def test_above_the_largest_graph_a_prefill_costs_what_it_costs_there() -> None:
     assert prefills.mean_step(128, 1, 1.7, 7000.0)[1] == pytest.approx(7000 + share * 10_000, rel=1e-4)  # seven prefills in a step pass it
 
 
+def test_a_step_that_passes_the_largest_graph_by_its_prefill_is_told_from_one_that_passes_it_anyhow() -> None:
+    """As on an H200 with 512 tokens: 22 ms more where k = 1 just fits, 4 ms more where k = 3 is past the graph already."""
+    times = {32: {1: 5000.0, 3: 6000.0}, 256: {1: 11_000.0, 3: 31_000.0}}
+    cells = (
+        PrefillCell(32, 1, 40, 13_000, 0, 16),
+        PrefillCell(256, 1, 40, 33_000, 0, 16),
+        PrefillCell(256, 3, 40, 35_000, 0, 16),
+    )
+    prefills = Prefills.of(cells, times, Requests(40, 200), 512)
+    assert prefills is not None
+    assert prefills.extra_micros(32, 3, 40) == 8000
+    assert prefills.extra_micros(256, 1, 40) == 22_000
+    assert prefills.extra_micros(256, 3, 40) == 4000
+    # Where no step was measured that passes it by its prefill, one that stays within it stands for it.
+    other = Prefills.of((cells[0], cells[2]), times, Requests(40, 200), 512)
+    assert other is not None
+    assert other.extra_micros(256, 1, 40) == 8000
+
+
 def test_a_few_more_prefills_a_step_do_not_make_all_of_them_dearer() -> None:
     """Where their mean number of prompt tokens passes the edge of a bucket, a mean step does not jump."""
     cells = (PrefillCell(88, 1, 60, 7000 + 4_000, 0, 16), PrefillCell(88, 3, 68, 9000 + 9_000, 0, 16))
