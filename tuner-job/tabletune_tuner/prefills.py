@@ -19,8 +19,11 @@ from tabletune_tuner.load import Client, Flow, Prompt, Running, keep
 POLL_SECONDS = 0.05
 LEAST_ANSWER = 16  # tokens
 ANSWER_PER_REQUEST = 2  # tokens, times the batch size
-MOST_STEPS = 16  # with a prefill, for each length
+LEAST_STEPS = 16  # with a prefill, for each length
+LEAST_SECONDS = 1.5  # of a window: a fast engine has so many in a quarter of a second, which one pause of the machine spoils
+ASK_SECONDS = 0.5  # between two looks at all cells, whose answer keeps the engine's thread waiting for milliseconds
 LEAST_SAMPLES = 3  # of a bucket of prompt tokens
+MOST_RAMP_STEPS = 32  # while the last of the first requests come, many at once, as they do not later
 SETTLE_STEPS = 4  # after another length is forced
 LEAST_SHARE = 0.8  # of the batch size, that a step must have to count: one request ends before the next begins
 PATIENCE_STEPS = 400  # of a window, besides those of two answers
@@ -57,7 +60,7 @@ async def measure_prefills(
         batch_size: requests to hold.
         decode: `T(B, k)` of decode-only steps in microseconds, by the draft lengths to measure.
         forces: the engine speculates, so that a length can be forced.
-        steps: with a prefill, for each length; 16 are enough.
+        steps: with a prefill, for each length, at least; more than 16 are not asked for.
         answer: tokens that an answer may have at most.
 
     Raises:
@@ -73,13 +76,14 @@ async def measure_prefills(
         await engine.ask("force", draftLength=min(decode), reject=True)
     async with keep(client, prompts, Flow(batch_size, 0, tokens, 0.0)) as running:
         await _look_until(engine, running, is_full)
+        await _look_until(engine, running, _after(min(batch_size, MOST_RAMP_STEPS)))
         for k, micros in sorted(decode.items()):
             if forces:
                 await engine.ask("force", draftLength=k, reject=True)
-            await _look_until(engine, running, _has_settled)
+            await _look_until(engine, running, _after(SETTLE_STEPS))
             await engine.ask("record", on=True)
             before = await _cells(engine)
-            wanted, patience = min(steps, MOST_STEPS), PATIENCE_STEPS + 2 * tokens
+            wanted, patience = min(steps, LEAST_STEPS), PATIENCE_STEPS + 2 * tokens
             after = await _window(engine, running, before, batch_size=batch_size, draft_length=k, steps=wanted, patience=patience)
             cells += summarise(batch_size, k, micros, before, after)
     return cells
@@ -132,14 +136,16 @@ def _mean(group: Sequence[Stretch], name: str) -> float:
 async def _window(
     engine: Engine, running: Running, before: Cells, *, batch_size: int, draft_length: int, steps: int, patience: int
 ) -> Cells:
-    """Look until so many steps had a prefill, or too many passed."""
-    after = before
+    """Look until so many steps had a prefill and enough time passed, or too many steps did."""
+    after, ask_at = before, LEAST_SECONDS
 
     async def is_over(first: Seen, now: Seen) -> bool:
-        nonlocal after
-        after = await _cells(engine)
-        prefills = _count_prefills(_stretches(batch_size, draft_length, before, after))
-        return prefills >= steps or now.steps - first.steps > patience
+        nonlocal after, ask_at
+        seconds, is_spent = now.uptime_seconds - first.uptime_seconds, now.steps - first.steps > patience
+        if seconds < ask_at and not is_spent:
+            return False
+        after, ask_at = await _cells(engine), seconds + ASK_SECONDS
+        return is_spent or _count_prefills(_stretches(batch_size, draft_length, before, after)) >= steps
 
     await _look_until(engine, running, is_over)
     return after
@@ -158,8 +164,13 @@ async def _look_until(engine: Engine, running: Running, is_over: Callable[[Seen,
             return
 
 
-async def _has_settled(first: Seen, now: Seen) -> bool:
-    return now.steps - first.steps >= SETTLE_STEPS
+def _after(steps: int) -> Callable[[Seen, Seen], Awaitable[bool]]:
+    """Whether so many steps passed."""
+
+    async def have_passed(first: Seen, now: Seen) -> bool:
+        return now.steps - first.steps >= steps
+
+    return have_passed
 
 
 async def _cells(engine: Engine) -> Cells:

@@ -10,18 +10,25 @@ from tuner_fakes import FakeEngine, Story
 
 from tabletune.profile import Cell
 from tabletune.regimes import PrefillCell
+from tabletune_tuner import prefills
 from tabletune_tuner.prefills import summarise
 from tabletune_tuner.sweep import Sweep
 from tabletune_tuner.sweep_plan import Room, SweepPlan
 
+WINDOW_SECONDS = 0.1
 PLAN = SweepPlan(batch_sizes=(4,), lengths=(0, 3), repeats=1, steps=8, prompt_tokens=16)
 
 
 class BusyFake(FakeEngine):
     """Every fourth step carries a prefill of 40 tokens, and takes 5 ms more; the two steps beside it take 1 ms less."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[float] = []  # at all cells, by its own clock
+
     def steps(self, fields: Any) -> dict[str, Any]:
         answer = super().steps(fields)
+        self.looks.append(answer["uptimeSeconds"])
         for cell in list(answer["cells"]):
             n, usual = cell["count"] // 4, cell["medianMicros"]
             answer["cells"] += [
@@ -29,6 +36,11 @@ class BusyFake(FakeEngine):
                 cell | {"regime": "prefill", "count": n, "medianMicros": usual + 5000, "promptTokens": 64, "totalPromptTokens": 40 * n},
             ]
         return answer
+
+
+@pytest.fixture(autouse=True)
+def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefills, "LEAST_SECONDS", WINDOW_SECONDS)
 
 
 @pytest.fixture
@@ -76,6 +88,9 @@ async def test_measures_the_shortest_and_the_longest_length(run_dir: Path) -> No
     # 5 ms more, and two steps that are 1 ms less
     assert [(c.batch_size, c.draft_length, c.prompt_tokens, c.step_time_micros) for c in cells] == [(4, 0, 40, 7000), (4, 3, 40, 10_000)]
     assert fake.lengths[-3:] == [0, 0, 3]
+    # Each window lasts long enough, and all cells are asked for at its two ends only, as that takes time from the engine.
+    *_, first, after_first, second, after_second = fake.looks
+    assert min(after_first - first, after_second - second) >= WINDOW_SECONDS
     assert fake.requests == 0
     assert story.told()["moved"][-1].startswith("B=4 with a prefill: k=0 7.00 ms at 40 prompt tokens")
 
