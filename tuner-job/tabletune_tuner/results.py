@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 from tabletune.formats import AcceptanceFile
 from tabletune.profile import Transition
@@ -34,6 +35,11 @@ class Asking:
 
     client: Client
     real: tuple[Prompt, ...]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of a mean prompt."""
+        return round(mean(len(prompt) for prompt in self.real))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import mean
 
 from tabletune.acceptance import Counts, Part
 from tabletune.argv import option
@@ -35,7 +34,7 @@ from tabletune_tuner.prompts import Prompts, read_prompts
 from tabletune_tuner.results import Asking, Compared, Decided, Frame, Measured, Swept
 from tabletune_tuner.starts import Starts, TimingEngine
 from tabletune_tuner.sweep import Sweep
-from tabletune_tuner.sweep_plan import Room, SweepPlan, SweepResult, noise_ppm, with_ceilings
+from tabletune_tuner.sweep_plan import Room, SweepPlan, SweepResult, graph_edges, noise_ppm, with_ceilings
 from tabletune_tuner.transitions import Trials
 from tabletune_tuner.verify import GPU_WINDOW_SECONDS, WINDOW_FACTOR, Comparison, Traffic
 
@@ -60,9 +59,12 @@ class Stages:
         """The files of the result, and the decision in them. Raises TunerError."""
         prompts = await self._prepare()
         timing = await self._starts.for_timing()
-        frame = self._frame(timing)
+        self._tracker.enter("preflight", "what the engine says")
+        self._judge.take(judge_engine(timing.hello, self._options))
+        traffic = self._traffic(timing.hello)
         async with connect(self._options.engine_url, self._api_key) as client:
-            asking = Asking(client, self._fit(await tokenize_all(client, prompts.texts), timing.hello, frame.traffic.max_tokens))
+            asking = Asking(client, self._fit(await tokenize_all(client, prompts.texts), timing.hello, traffic.max_tokens))
+            frame = self._frame(timing, traffic, asking.prompt_tokens)
             swept = await self._sweep(asking, timing.hello, frame)
             hello = await self._starts.serving(timing)
             acceptance = await self._count(asking, prompts, hello, frame)
@@ -88,13 +90,13 @@ class Stages:
         tracker.leave(f"{len(prompts.texts)} prompts from {prompts.source}")
         return prompts
 
-    def _frame(self, timing: TimingEngine) -> Frame:
+    def _frame(self, timing: TimingEngine, traffic: Traffic, prompt_tokens: int) -> Frame:
         hello, options = timing.hello, self._options
-        self._tracker.enter("preflight", "what the engine says")
-        self._judge.take(judge_engine(hello, options))
-        largest, lengths, traffic = reachable_batch_size(hello, options), measured_lengths(hello, options), self._traffic(hello)
-        sizes = with_ceilings(batch_sizes(largest), lengths, largest_graph(hello.facts))
-        plan = SweepPlan(sizes, lengths, options.repeats, options.output_tokens, options.prompt_tokens)
+        largest, lengths = reachable_batch_size(hello, options), measured_lengths(hello, options)
+        ceiling = largest_graph(hello.facts)
+        sizes = with_ceilings(batch_sizes(largest), lengths, ceiling, prompt_tokens)
+        edges = graph_edges(ceiling, lengths, sizes)
+        plan = SweepPlan(sizes, lengths, options.repeats, options.output_tokens, options.prompt_tokens, edges)
         room = Room(hello.facts.get("maxModelLen"), hello.facts.get("kvCacheTokens"))
         frame = Frame(str(hello.reject_by), largest, lengths, room, traffic, max(LEAST_WINDOWS, options.repeats), plan)
         self._announce(frame, starts=1 + timing.is_synthetic + needs_own_engine(options))
@@ -145,7 +147,7 @@ class Stages:
         """Step times of the engine with speculation."""
         self._tracker.enter("sweep", f"batch sizes 1 to {frame.largest}, draft lengths {', '.join(map(str, frame.lengths))}")
         result = await self._run_sweep(asking, frame.plan, frame)
-        requests = Requests(round(mean(len(prompt) for prompt in asking.real)), frame.traffic.max_tokens)
+        requests = Requests(asking.prompt_tokens, frame.traffic.max_tokens)
         prefills = Prefills.of(result.prefill, step_times(result.cells), requests, largest_graph(hello.facts))
         return Swept(result, requests, prefills, noise_ppm(result.cells) / 1e6)
 

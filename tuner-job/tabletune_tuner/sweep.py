@@ -96,7 +96,7 @@ class Sweep:
         """
         times = step_times(self._cells)
         found: list[PrefillCell] = []
-        for B in prefill_batch_sizes(self._plan.batch_sizes):
+        for B in prefill_batch_sizes(self._plan):
             decode = {k: round(times[B][k]) for k in prefill_lengths(self._plan) if k in times.get(B, {})}
             if not decode:
                 continue

@@ -26,6 +26,9 @@ EDGE_SHARE = 5  # of the grid: no more than a fifth of its batch sizes is added 
 
 FIRST_PREFILL_SIZE, PREFILL_SIZE_FACTOR = 8, 4  # below, hardly a step carries a prefill
 
+MOST_PREFILLS = 3
+"""More in a step are rare where it is near the largest graph with fewer."""
+
 HOPELESS_MARGIN = 1.1
 """A single repeat may be so far off; cells beyond it are not measured again."""
 
@@ -47,6 +50,7 @@ class SweepPlan:
     repeats: int
     steps: int  # samples a cell and repeat, at most
     prompt_tokens: int
+    edges: tuple[int, ...] = ()  # batch sizes of the grid where a length's step just fits into the largest graph
 
     @property
     def cells(self) -> tuple[int, ...]:
@@ -55,7 +59,7 @@ class SweepPlan:
 
     def baseline(self, cells: Sequence[Cell]) -> SweepPlan:
         """The same for the engine without speculation, at the batch sizes of `cells`."""
-        return replace(self, batch_sizes=tuple(sorted({c.batch_size for c in cells})), lengths=None)
+        return replace(self, batch_sizes=tuple(sorted({c.batch_size for c in cells})), lengths=None, edges=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +179,43 @@ def ceiling_batch_sizes(largest_graph: int | None, lengths: Sequence[int], grid:
         lengths: draft lengths; a step of B requests has `B (k + 1)` tokens.
         grid: ascending.
     """
-    if largest_graph is None:
-        return ()
     sizes: set[int] = set()
-    for k in lengths:
-        edge = largest_graph // (k + 1)
-        if 1 <= edge < grid[-1]:
-            following = min(B for B in grid if edge < B)
-            between = (edge + 1 + following) // 2
-            sizes |= {edge, edge + 1, between}
+    for edge in graph_edges(largest_graph, lengths, grid):
+        following = min(B for B in grid if edge < B)
+        sizes |= {edge, edge + 1, (edge + 1 + following) // 2}
     return tuple(sorted(sizes))
 
 
-def with_ceilings(grid: Sequence[int], lengths: Sequence[int], largest_graph: int | None) -> tuple[int, ...]:
-    """The grid with the batch sizes at the edge of the captured graphs."""
-    return tuple(sorted({*grid, *ceiling_batch_sizes(largest_graph, lengths, grid)}))
+def prefill_ceiling_batch_sizes(
+    largest_graph: int | None, lengths: Sequence[int], grid: Sequence[int], prompt_tokens: int
+) -> tuple[int, ...]:
+    """Batch sizes on both sides of where steps with 1, 2 or 3 prefills pass the captured graphs, within the grid.
+
+    There one length becomes much slower than another, a good deal before a decode-only step passes them: on an H200 a table whose edge
+    lay at the grid's next point behind it lost 21 % (docs/results.md).
+
+    Args:
+        prompt_tokens: of a mean request. The other arguments are as above.
+    """
+    if largest_graph is None:
+        return ()
+    edges = {
+        edge for prefills in range(1, MOST_PREFILLS + 1) for edge in graph_edges(largest_graph - prefills * prompt_tokens, lengths, grid)
+    }
+    return tuple(sorted(edges | {edge + 1 for edge in edges}))
+
+
+def graph_edges(largest_graph: int | None, lengths: Sequence[int], grid: Sequence[int]) -> tuple[int, ...]:
+    """The largest batch size of each length whose step fits into the largest graph, where the grid goes beyond it; ascending."""
+    if largest_graph is None:
+        return ()
+    return tuple(sorted(edge for k in set(lengths) if 1 <= (edge := largest_graph // (k + 1)) < grid[-1]))
+
+
+def with_ceilings(grid: Sequence[int], lengths: Sequence[int], largest_graph: int | None, prompt_tokens: int) -> tuple[int, ...]:
+    """The grid with the batch sizes at the edge of the captured graphs, for steps without a prefill and with a few."""
+    edges = ceiling_batch_sizes(largest_graph, lengths, grid)
+    return tuple(sorted({*grid, *edges, *prefill_ceiling_batch_sizes(largest_graph, lengths, grid, prompt_tokens)}))
 
 
 def find_ceilings(cells: Sequence[Cell], largest_graph: int | None) -> tuple[Ceiling, ...]:
@@ -222,9 +248,12 @@ def most_edges(grid: Sequence[int]) -> int:
     return min(MOST_EDGE_SIZES, len(grid) // EDGE_SHARE)
 
 
-def prefill_batch_sizes(grid: Sequence[int]) -> tuple[int, ...]:
-    """Where steps with a prefill are measured: 8, 32, 128 and so on as far as the grid has them, and its largest."""
-    sizes, B = {max(grid)}, FIRST_PREFILL_SIZE
+def prefill_batch_sizes(plan: SweepPlan) -> tuple[int, ...]:
+    """Where steps with a prefill are measured: 8, 32, 128 and so on as far as the grid has them, its largest, and where a step just fits
+    into the largest graph, but not with a prefill.
+    """
+    grid = plan.batch_sizes
+    sizes, B = {max(grid), *plan.edges}, FIRST_PREFILL_SIZE
     while max(grid) > B:
         sizes |= {B} & set(grid)
         B *= PREFILL_SIZE_FACTOR

@@ -13,13 +13,16 @@ from tabletune_tuner.sweep_plan import (
     ceiling_batch_sizes,
     find_ceilings,
     floor_of,
+    graph_edges,
     has_enough,
     is_settled,
     most_edges,
     next_edge,
     next_look,
     prefill_batch_sizes,
+    prefill_ceiling_batch_sizes,
     prefill_lengths,
+    with_ceilings,
 )
 
 
@@ -83,6 +86,18 @@ def test_measures_on_both_sides_of_the_largest_graph_and_between_there_and_the_g
     assert ceiling_batch_sizes(2, (3,), grid) == ()  # not even one request fits
 
 
+def test_measures_where_steps_with_a_few_prefills_pass_the_largest_graph() -> None:
+    grid = batch_sizes(256)
+    # k=3: (512 - 27 m) / 4 = 121, 114, 107; k=1: 242, 229, 215
+    edges = (107, 114, 121, 215, 229, 242)
+    assert prefill_ceiling_batch_sizes(512, (1, 3), grid, 27) == tuple(sorted({*edges, *(B + 1 for B in edges)}))
+    assert prefill_ceiling_batch_sizes(512, (1, 3), grid, 600) == ()  # no step with a prefill stays below
+    assert prefill_ceiling_batch_sizes(None, (1, 3), grid, 27) == ()
+    sizes = with_ceilings(grid, (1, 3), 512, 27)
+    assert {*grid, 128, 129, 132, *edges} <= set(sizes)
+    assert sizes == tuple(sorted(set(sizes)))
+
+
 def test_finds_the_ceilings_that_were_measured_on_both_sides() -> None:
     cells = [Cell(B, k, 1000 * B + k, 0, 8) for B in (127, 128, 129) for k in (1, 3) if (B, k) != (129, 1)]
     assert find_ceilings(cells, 512) == (Ceiling(3, 128, 128_003, 129_003),)
@@ -122,8 +137,14 @@ def test_adds_no_more_than_a_fifth_of_the_grid_for_edges() -> None:
 
 
 def test_measures_prefills_at_few_batch_sizes_and_at_the_ends_of_the_lengths() -> None:
-    assert prefill_batch_sizes(batch_sizes(256)) == (8, 32, 128, 256)
-    assert prefill_batch_sizes(batch_sizes(8)) == (8,)
-    assert prefill_batch_sizes(batch_sizes(5)) == (5,)
+    def plan(largest: int, *edges: int) -> SweepPlan:
+        return SweepPlan(batch_sizes(largest), (1, 3), 3, 8, 16, edges)
+
+    assert prefill_batch_sizes(plan(256)) == (8, 32, 128, 256)
+    assert prefill_batch_sizes(plan(256, 170)) == (8, 32, 128, 170, 256)  # a step of 170 * 3 tokens passes 512 with a prefill only
+    assert prefill_batch_sizes(plan(8)) == (8,)
+    assert prefill_batch_sizes(plan(5)) == (5,)
+    assert graph_edges(512, (1, 2, 3), batch_sizes(256)) == (128, 170)  # k=1 reaches it at the end of the grid
+    assert graph_edges(None, (1, 3), batch_sizes(256)) == ()
     assert prefill_lengths(SweepPlan((1,), (0, 1, 2, 3), 3, 8, 16)) == (0, 3)
     assert prefill_lengths(SweepPlan((1,), None, 3, 8, 16)) == (0,)
