@@ -54,10 +54,16 @@ class Window:
     tokens_per_second: float
     batch_size: float  # mean over its steps
     step_seconds: float  # mean
+    prefill_share: float = 0.0  # of its steps, those that carried a prefill
+    prefill_seconds: float = 0.0  # mean of those
 
     def is_of(self, B: int) -> bool:
         """Whether its steps were of this load: never more requests, and no fewer than come and go."""
         return min(B - 1, LEAST_SHARE * B) <= self.batch_size <= B
+
+    def __str__(self) -> str:
+        prefills = f"{self.prefill_share:.0%} of steps with a prefill, {self.prefill_seconds * 1000:.1f} ms" if self.prefill_share else ""
+        return f"{self.tokens_per_second:,.1f} tokens/s{f' ({prefills})' if prefills else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +173,7 @@ class Comparison:
             if not window.is_of(B):
                 self._tracker.warn(f"B={B} {name}: the engine ran {window.batch_size:.1f} requests at once on average, in two tries")
         self._windows[name, B].append(window)
-        text = f"B={B} {name} {window.tokens_per_second:,.1f} tokens/s repeat {repeat + 1}/{self._repeats}"
+        text = f"B={B} {name} {window} repeat {repeat + 1}/{self._repeats}"
         self._tracker.worked(self._traffic.planned_steps, time.monotonic() - begun, text)
 
     async def _try(self, engine: Engine, clients: Clients, candidate: Candidate | None, spot: _Spot, name: str) -> Window:
@@ -192,6 +198,7 @@ class Comparison:
         async with clients.keep(flow) as running:
             watchdog = Watchdog()
             first: Seen | None = None
+            before = (0, 0)
             while True:
                 await asyncio.sleep(POLL_SECONDS)
                 running.check()
@@ -200,12 +207,27 @@ class Comparison:
                 if first is None:
                     # Waiting for a batch that never comes would take for ever; what was run then tells.
                     late = seen.steps - idle.steps > B + BEGIN_STEPS * t.window_steps
-                    first = seen if seen.batch_size_last == B or late else None
+                    if seen.batch_size_last == B or late:
+                        before, first = await _prefilled(engine), await engine.seen()
                     continue
                 steps, seconds = seen.steps - first.steps, seen.uptime_seconds - first.uptime_seconds
                 if steps >= t.window_steps and seconds >= t.window_seconds:
                     self._step_seconds = seconds / steps
-                    return Window((seen.tokens - first.tokens) / seconds, seen.mean_batch_size_since(first), self._step_seconds)
+                    tokens, batch_size = seen.tokens - first.tokens, seen.mean_batch_size_since(first)
+                    share, each = _since(before, await _prefilled(engine), steps)
+                    return Window(tokens / seconds, batch_size, self._step_seconds, share, each)
+
+
+async def _prefilled(engine: Engine) -> tuple[int, int]:
+    """Steps that carried a prefill since the engine's start, and their microseconds."""
+    cells = [cell for cell in (await engine.ask("steps"))["cells"] if cell["regime"] == "prefill"]
+    return sum(cell["count"] for cell in cells), sum(cell["totalMicros"] for cell in cells)
+
+
+def _since(before: tuple[int, int], after: tuple[int, int], steps: int) -> tuple[float, float]:
+    """Share of the steps that carried a prefill, and their mean seconds."""
+    count, micros = after[0] - before[0], after[1] - before[1]
+    return min(count / steps, 1.0), micros / count / 1e6 if count else 0.0
 
 
 async def drained(engine: Engine, step_seconds: float) -> Seen:

@@ -151,5 +151,10 @@ def test_a_window_is_of_its_load(batch_size: float, load: int, right: bool) -> N
     assert Window(1000.0, batch_size, 0.01).is_of(load) is right
 
 
+def test_a_window_says_how_many_of_its_steps_carried_a_prefill() -> None:
+    assert str(Window(6047.04, 15.9, 0.006, 0.144, 0.0131)) == "6,047.0 tokens/s (14% of steps with a prefill, 13.1 ms)"
+    assert str(Window(6047.04, 15.9, 0.006)) == "6,047.0 tokens/s"
+
+
 def test_a_window_is_a_few_looks_of_the_fake() -> None:
     assert TRAFFIC.window_steps == 2 * STEPS_A_LOOK
