@@ -14,6 +14,9 @@ from tabletune.words import noise_floor, percent
 
 ArmName = Literal["table", "present", "fixed", "off"]
 
+NOTHING_GAINED = "NothingGained"
+"""The reason of a verdict Present whose setting is no better than another on average."""
+
 
 class VerdictKind(StrEnum):
     TABLE = "Table"
@@ -153,7 +156,8 @@ def decide_verdict(
     """Choose what to run; a gain inside the noise is no gain. `noise_assumed`: it was not measured, and the message says so.
 
     Off: no speculation beats the table, and nothing beats it; or what won never drafts, and no speculation is as good.
-    Present: the present setting beats both the table and the best fixed length.
+    Present: the present setting beats both the table and the best fixed length; or it is as good on average as what would be rolled out,
+    and beats that at a load: then a roll-out could only hurt.
     Fixed: the best fixed length beats the table, or is as good on average and at every load.
     """
     if not loads:
@@ -179,8 +183,10 @@ class _Comparison:
         match self._choose():
             case VerdictKind.OFF:
                 return self._verdict(VerdictKind.OFF, "off", "SpeculationLoses", self._say_off())
-            case VerdictKind.PRESENT:
+            case VerdictKind.PRESENT if self._present_wins():
                 return self._verdict(VerdictKind.PRESENT, "present", "PresentPays", self._say_present())
+            case VerdictKind.PRESENT:
+                return self._verdict(VerdictKind.PRESENT, "present", NOTHING_GAINED, self._say_kept())
             case VerdictKind.FIXED:
                 return self._verdict(VerdictKind.FIXED, "fixed", "FixedLengthPays", self._say_fixed())
             case _:
@@ -204,17 +210,35 @@ class _Comparison:
         present_beats_off = self.present_speculates and self._beats("present", "off")
         if self._beats("off", "table") and not self._beats("fixed", "off") and not present_beats_off:
             return VerdictKind.OFF
-        if self.present_speculates and self._beats("present", "table") and self._beats("present", "fixed"):
+        if self._present_wins():
             return VerdictKind.PRESENT
-        # From here on one of the two is beaten by nothing.
-        fixed_wins = not self._loses("fixed") and (self._loses("table") or self._is_fixed_as_good())
-        never_drafts = self.fixed_length == 0 if fixed_wins else self.table.lengths == (0,)
-        if never_drafts and not self._beats("fixed" if fixed_wins else "table", "off") and not present_beats_off:
+        ours = self._ours()
+        never_drafts = self.fixed_length == 0 if ours == "fixed" else self.table.lengths == (0,)
+        if never_drafts and not self._beats(ours, "off") and not present_beats_off:
             return VerdictKind.OFF
-        return VerdictKind.FIXED if fixed_wins else VerdictKind.TABLE
+        if self._would_hurt(ours):
+            return VerdictKind.PRESENT
+        return VerdictKind.FIXED if ours == "fixed" else VerdictKind.TABLE
+
+    def _ours(self) -> ArmName:
+        """What would be rolled out. When neither Off nor the present setting wins, one of the two is beaten by nothing."""
+        fixed_wins = not self._loses("fixed") and (self._loses("table") or self._is_fixed_as_good())
+        return "fixed" if fixed_wins else "table"
 
     def _beats(self, arm: ArmName, rival: ArmName) -> bool:
         return mean_gain(self.loads, arm, rival) > self.threshold
+
+    def _present_wins(self) -> bool:
+        return self.present_speculates and self._beats("present", "table") and self._beats("present", "fixed")
+
+    def _would_hurt(self, arm: ArmName) -> bool:
+        """Wins nothing on average over a present setting that is as good as none, and loses to it at a load."""
+        if not self.present_speculates or self._beats(arm, "present") or self._beats("off", "present"):
+            return False
+        return bool(self._losing_loads(arm))
+
+    def _losing_loads(self, arm: ArmName) -> list[Load]:
+        return [x for x in self.loads if x.gain("present", arm) > self.threshold]
 
     def _loses(self, arm: ArmName) -> bool:
         """To what needs neither table nor another fixed length."""
@@ -259,6 +283,15 @@ class _Comparison:
         return (
             f"The present setting ({first.present.setting}) gives {self._gain('present', 'table')} tokens/s over the table and "
             f"{self._gain('present', 'fixed')} over the best fixed length ({first.fixed.setting}) {self._measured}. Keep it as it is."
+        )
+
+    def _say_kept(self) -> str:
+        arm, first = self._ours(), self.loads[0]
+        name = f"One length ({first.fixed.setting})" if arm == "fixed" else "The table"
+        losses = ", ".join(f"{percent(x.gain(arm, 'present'), sign=True)} at B={x.batch_size}" for x in self._losing_loads(arm))
+        return (
+            f"{name} gives no more than the present setting ({first.present.setting}) on average, and less at a load: {losses} "
+            f"{self._measured}. Keep it as it is."
         )
 
     def _say_fixed(self) -> str:

@@ -112,6 +112,7 @@ class Verified:
     TABLE_PAYS = Reason("Verified", "True", "TablePays", Outlook.GOOD, "Verifying")
     FIXED_LENGTH_PAYS = Reason("Verified", "True", "FixedLengthPays", Outlook.GOOD, "Verifying")
     PRESENT_PAYS = Reason("Verified", "True", "PresentPays", Outlook.GOOD, "Verifying")
+    NOTHING_GAINED = Reason("Verified", "True", "NothingGained", Outlook.GOOD, "Verifying")
     SPECULATION_LOSES = Reason("Verified", "True", "SpeculationLoses", Outlook.GOOD, "Verifying")
     NOT_DECIDED = Reason("Verified", "False", "NotDecided", Outlook.HUMAN, "Blocked")
     AWAITS_PROFILED = Reason("Verified", "Unknown", "NotProfiled", Outlook.BEHIND, "Checking")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tabletune.verdict import VerdictKind
+from tabletune.verdict import NOTHING_GAINED, VerdictKind
 from tabletune_operator.conditions import LONGEST_MESSAGE, Verified, clipped, short
 from tabletune_operator.decide.stage import Stage
 from tabletune_operator.observation import Files
@@ -26,4 +26,5 @@ def judge_verdict(draft_table: str, files: Files) -> Stage:
         step = f"Mode Patch does that: nothing to do. More: report.md in ConfigMap {config_map}."
     else:
         step = f"Nothing to do. More: report.md in ConfigMap {config_map}."
-    return Stage(_REASONS[verdict.kind], f"{clipped(verdict.message, LONGEST_MESSAGE - 1 - len(step))} {step}")
+    reason = Verified.NOTHING_GAINED if verdict.reason == NOTHING_GAINED else _REASONS[verdict.kind]
+    return Stage(reason, f"{clipped(verdict.message, LONGEST_MESSAGE - 1 - len(step))} {step}")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from world import LABELS, NOW, World, deployment, draft_table, node, rolled_out, serving
 
-from tabletune.verdict import VerdictKind
+from tabletune import formats
+from tabletune.verdict import NOTHING_GAINED, VerdictKind
 
 
 async def test_goes_from_a_new_object_to_tracking_and_then_writes_nothing_more() -> None:
@@ -455,3 +456,13 @@ async def test_labels_of_production_never_reach_the_profiling_pod() -> None:
     made = serving()
     await made.turn()
     assert not LABELS.items() <= made.get("Job", "chat-profile")["spec"]["template"]["metadata"]["labels"].items()
+
+
+async def test_a_present_setting_that_is_only_as_good_has_a_reason_of_its_own() -> None:
+    made = serving()
+    await made.until_rolling_out(VerdictKind.PRESENT)
+    data = made.get("ConfigMap", "chat-tabletune")["data"]
+    data[formats.TABLE] = data[formats.TABLE].replace('"PresentPays"', f'"{NOTHING_GAINED}"')
+    await made.turns(2)
+    assert made.condition("Verified") == ("True", "NothingGained")
+    assert made.condition("RolledOut") == ("True", "PresentKept")
