@@ -44,7 +44,7 @@ from tabletune_tuner.sweep_plan import (
     tokens_needed,
 )
 
-TRIES = 2  # for a cell whose engine dies
+TRIES = 2  # for a cell whose engine dies, or whose requests end too early
 MAX_FAILURES = 4  # of the engine in a row, without a cell in between
 LEAST_POLL_SECONDS = 0.01
 MOST_POLL_SECONDS = 0.25
@@ -53,6 +53,10 @@ PATIENCE = 6  # times the steps of a cell, without one sample, until it counts a
 
 class NotReachedError(Exception):
     """The engine never ran the cell. The message is the reason in words, without a full stop."""
+
+
+class EndedEarlyError(NotReachedError):
+    """All requests ended before enough steps were seen."""
 
 
 class Sweep:
@@ -67,6 +71,7 @@ class Sweep:
         self._tracker = tracker
         self._samples: dict[tuple[int, int], list[Sample]] = defaultdict(list)
         self._deaths: dict[tuple[int, int], int] = defaultdict(int)
+        self._ended_early: dict[tuple[int, int], int] = defaultdict(int)
         self._skipped: dict[tuple[int, int], str] = {}
         self._failures = 0
         self._cells: list[Cell] = []
@@ -176,7 +181,8 @@ class Sweep:
                     self._save(max(self._plan.steps - sample.count, 0))
                     begun = now
             except NotReachedError as error:
-                if pending[0] == first:  # another had fewer tokens left than it needs, and is tried with requests of its own
+                # Another than the first had fewer tokens left than it needs, and is tried with requests of its own.
+                if pending[0] == first and self._is_hopeless(B, first, error):
                     self._skip(B, pending.pop(0), str(error))
             except EngineFailureError as error:
                 if self._died(B, pending[0], error):
@@ -190,6 +196,15 @@ class Sweep:
     def _skip(self, B: int, k: int, reason: str) -> None:
         self._tracker.drop(self._plan.steps * self._plan.repeats)
         self._skipped[B, k] = reason
+
+    def _is_hopeless(self, B: int, k: int, error: NotReachedError) -> bool:
+        """Whether a cell that was not reached is given up. Requests that ended too early are no sign of the engine the first time: the
+        machine was busy with something else while they ran.
+        """
+        if not isinstance(error, EndedEarlyError):
+            return True
+        self._ended_early[B, k] += 1
+        return self._ended_early[B, k] >= TRIES
 
     def _died(self, B: int, k: int, error: EngineFailureError) -> bool:
         """Note a failure; tell whether the cell is given up."""
@@ -256,7 +271,7 @@ class Sweep:
                 running.check()  # what ended since the last look may have failed
                 if samples >= min(LEAST_STEPS, self._plan.steps) and cell is not None:
                     return _sample_of(cell, samples)
-                raise NotReachedError(f"requests ended after {samples} of {self._plan.steps} steps with this draft length")
+                raise EndedEarlyError(f"requests ended after {samples} of {self._plan.steps} steps with this draft length")
             if not samples and steps > RAMP_STEPS + B + PATIENCE * self._plan.steps:
                 raise NotReachedError(f"the engine ran at most {largest} requests at once with this draft length")
             if steps:

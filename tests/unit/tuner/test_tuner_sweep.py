@@ -62,6 +62,31 @@ async def test_measures_the_engine_without_speculation_without_forcing(run_dir: 
     assert fake.lengths == []
 
 
+class Hasty(FakeEngine):
+    """The first requests that it gets end at once."""
+
+    def __init__(self, hasty: int) -> None:
+        super().__init__()
+        self.hasty = hasty
+
+    async def complete(self, prompt: tuple[int, ...], max_tokens: int, temperature: float) -> str:
+        self.hasty -= 1
+        return "" if self.hasty >= 0 else await super().complete(prompt, max_tokens, temperature)
+
+
+async def test_measures_a_cell_again_whose_requests_ended_before_it_looked(run_dir: Path) -> None:
+    fake, story = Hasty(1), Story()
+    result = await sweep(fake, run_dir, story)
+    assert (result.cells, result.skipped) == ((cell(1, 0), cell(1, 3), cell(2, 0), cell(2, 3)), ())
+
+
+async def test_leaves_a_cell_out_whose_requests_end_too_early_twice(run_dir: Path) -> None:
+    fake, story = Hasty(2), Story()
+    result = await sweep(fake, run_dir, story)
+    assert result.cells == (cell(1, 3), cell(2, 0), cell(2, 3))
+    assert result.skipped == (SkippedCell(1, 0, "requests ended after 0 of 8 steps with this draft length"),)
+
+
 async def test_measures_a_cell_again_when_the_engine_died_in_it(run_dir: Path) -> None:
     fake, story = FakeEngine(), Story()
     fake.deaths[2, 3] = 1
