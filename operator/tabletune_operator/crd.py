@@ -219,7 +219,7 @@ class Profile(Model):
     )
     window_seconds: Annotated[int, Field(ge=0, le=600)] | None = Field(
         default=None,
-        description=f"Shortest window of the live comparison; without it 15 on a GPU, and on a CPU what its steps take. {_AT_NEXT}",
+        description=f"Shortest window of the live comparison; without it 10 on a GPU, and on a CPU what its steps take. {_AT_NEXT}",
     )
     context_tokens: Annotated[tuple[Annotated[int, Field(ge=64, le=131072)], ...], Field(min_length=1, max_length=2)] | None = Field(
         default=None,

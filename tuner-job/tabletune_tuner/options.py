@@ -84,7 +84,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window-seconds",
         type=_between(0, 600),
-        help="shortest window of the live comparison (default: 15 with a GPU; without one, the window's steps alone)",
+        help="shortest window of the live comparison (default: 10 with a GPU; without one, the window's steps alone)",
     )
     parser.add_argument("--timeout-seconds", type=_between(60, 604800), default=DEFAULT_TIMEOUT_SECONDS, help="time for the whole run")
     parser.add_argument("--engine-url", help="where the engine will answer (default: its --port on this host)")

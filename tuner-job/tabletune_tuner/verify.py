@@ -23,7 +23,9 @@ from tabletune_tuner.outcome import FailedError
 from tabletune_tuner.progress import Tracker
 
 WINDOW_FACTOR = 3  # steps of a window, in output tokens of a cell: a few requests come and go in it
-GPU_WINDOW_SECONDS = 15  # a fast engine makes these steps in a second: too short against clocks and stalls
+GPU_WINDOW_SECONDS = 10
+"""A fast engine makes a window's steps in a second, too short against clocks and stalls. Three such windows of each arm at four loads take
+six minutes on an H200 and differ by 2 to 4 % (docs/results.md)."""
 A_STEP_SECONDS = 0.01  # to plan with
 POLL_SECONDS = 0.05
 QUIET_SECONDS = 0.3  # without a step: the engine has no request any more
