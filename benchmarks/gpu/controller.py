@@ -90,7 +90,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--bin", type=float, default=2.0, help="seconds (%(default)s)")
     parser.add_argument("--most", type=float, default=36.0, help="seconds that a controller is watched from a wrong table (%(default)s)")
     parser.add_argument("--switch-load", type=int, default=64)
-    parser.add_argument("--after", type=float, default=40.0, help="seconds that are watched after a switch (%(default)s)")
+    parser.add_argument("--after", type=float, default=60.0, help="seconds that are watched after a switch (%(default)s)")
     parser.add_argument("--fleet-load", type=int, default=64)
     parser.add_argument("--replica-seconds", type=float, default=16.0, help="of load on each replica of the fleet (%(default)s)")
     parser.add_argument("--newcomer-seconds", type=float, default=8.0, help="of load on the third (%(default)s)")
