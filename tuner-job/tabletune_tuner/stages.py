@@ -34,7 +34,7 @@ from tabletune_tuner.prompts import Prompts, read_prompts
 from tabletune_tuner.results import Asking, Compared, Decided, Frame, Measured, Swept
 from tabletune_tuner.starts import Starts, TimingEngine
 from tabletune_tuner.sweep import Sweep
-from tabletune_tuner.sweep_plan import Room, SweepPlan, SweepResult, graph_edges, noise_ppm, with_ceilings
+from tabletune_tuner.sweep_plan import Room, SweepPlan, SweepResult, noise_ppm, with_ceilings
 from tabletune_tuner.transitions import Trials
 from tabletune_tuner.verify import GPU_WINDOW_SECONDS, WINDOW_FACTOR, Comparison, Traffic
 
@@ -95,8 +95,7 @@ class Stages:
         largest, lengths = reachable_batch_size(hello, options), measured_lengths(hello, options)
         ceiling = largest_graph(hello.facts)
         sizes = with_ceilings(batch_sizes(largest), lengths, ceiling, prompt_tokens)
-        edges = graph_edges(ceiling, lengths, sizes)
-        plan = SweepPlan(sizes, lengths, options.repeats, options.output_tokens, options.prompt_tokens, edges)
+        plan = SweepPlan(sizes, lengths, options.repeats, options.output_tokens, options.prompt_tokens, ceiling, prompt_tokens)
         room = Room(hello.facts.get("maxModelLen"), hello.facts.get("kvCacheTokens"))
         frame = Frame(str(hello.reject_by), largest, lengths, room, traffic, max(LEAST_WINDOWS, options.repeats), plan)
         self._announce(frame, starts=1 + timing.is_synthetic + needs_own_engine(options))

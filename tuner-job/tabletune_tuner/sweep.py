@@ -161,7 +161,8 @@ class Sweep:
         pending = [k for k in order_of(self._plan.cells, repeat) if (B, k) not in self._skipped]
         self._steps_planned += self._plan.steps * len(pending)
         known = {k: median(s.step_time_micros for s in self._samples[B, k]) for k in pending if self._samples[B, k]}
-        enough = [k for k in pending if has_enough(self._samples[B, k], floor) or (k in known and cannot_win(known, k))]
+        rivals = [k for k in known if self._plan.stays_within(B, k)]
+        enough = [k for k in pending if has_enough(self._samples[B, k], floor) or (k in known and cannot_win(known, k, rivals))]
         self._save(self._plan.steps * len(enough))
         pending = [k for k in pending if k not in enough]
         if not at_once:

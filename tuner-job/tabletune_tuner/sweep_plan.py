@@ -50,7 +50,8 @@ class SweepPlan:
     repeats: int
     steps: int  # samples a cell and repeat, at most
     prompt_tokens: int
-    edges: tuple[int, ...] = ()  # batch sizes of the grid where a length's step just fits into the largest graph
+    ceiling: int | None = None  # tokens of the largest captured graph
+    request_tokens: int = 0  # prompt of a mean request, as it comes with a prefill
 
     @property
     def cells(self) -> tuple[int, ...]:
@@ -59,7 +60,11 @@ class SweepPlan:
 
     def baseline(self, cells: Sequence[Cell]) -> SweepPlan:
         """The same for the engine without speculation, at the batch sizes of `cells`."""
-        return replace(self, batch_sizes=tuple(sorted({c.batch_size for c in cells})), lengths=None, edges=())
+        return replace(self, batch_sizes=tuple(sorted({c.batch_size for c in cells})), lengths=None)
+
+    def stays_within(self, batch_size: int, draft_length: int) -> bool:
+        """Whether a step of these stays within the largest graph with a prefill in it."""
+        return self.ceiling is None or batch_size * (draft_length + 1) + self.request_tokens <= self.ceiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +157,18 @@ def has_enough(repeats: Sequence[Sample], floor: float) -> bool:
     return is_settled(middle, median(abs(t - middle) for t in times), len(times), floor)
 
 
-def cannot_win(times: Mapping[int, float], k: int) -> bool:
+def cannot_win(times: Mapping[int, float], k: int, rivals: Collection[int]) -> bool:
     """Whether no traffic makes draft length k the best one at a batch size, so that one repeat tells enough about it.
 
     `tau(k) / tau(j)` is largest when every guess is kept, so k can only be better than a shorter j where `T(k) / T(j)` is below
     `(k + 1) / (j + 1)`. Past the largest graph it often is not, and there a step takes longest.
 
     Args:
-        times: step time by draft length, in one unit.
+        times: step time of decode-only steps by draft length, in one unit.
         k: one of them.
+        rivals: those whose steps take about as long with a prefill. Others may lose to k although their decode-only steps do not.
     """
-    return any(times[k] * (j + 1) > HOPELESS_MARGIN * times[j] * (k + 1) for j in times if j < k)
+    return any(times[k] * (j + 1) > HOPELESS_MARGIN * times[j] * (k + 1) for j in times if j < k and j in rivals)
 
 
 def floor_of(cells: Sequence[Cell]) -> float:
@@ -253,7 +259,7 @@ def prefill_batch_sizes(plan: SweepPlan) -> tuple[int, ...]:
     into the largest graph, but not with a prefill.
     """
     grid = plan.batch_sizes
-    sizes, B = {max(grid), *plan.edges}, FIRST_PREFILL_SIZE
+    sizes, B = {max(grid), *graph_edges(plan.ceiling, plan.cells, grid)} & set(grid), FIRST_PREFILL_SIZE
     while max(grid) > B:
         sizes |= {B} & set(grid)
         B *= PREFILL_SIZE_FACTOR

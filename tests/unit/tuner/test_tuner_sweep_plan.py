@@ -65,10 +65,14 @@ def test_no_cell_has_enough_before_three_repeats() -> None:
 
 def test_a_length_cannot_win_where_its_step_takes_longer_than_all_guesses_kept_would_gain() -> None:
     past_the_graph = {1: 10_580.0, 3: 46_406.0}  # of an H200 at B = 200: 4.4 times as long, for at most twice the tokens
-    assert cannot_win(past_the_graph, 3)
-    assert not cannot_win(past_the_graph, 1)
-    assert not cannot_win({1: 6120.0, 3: 8710.0}, 3)
-    assert not cannot_win({0: 1000.0, 3: 4300.0}, 3)  # a single repeat may be off by this much
+    assert cannot_win(past_the_graph, 3, (1, 3))
+    assert not cannot_win(past_the_graph, 1, (1, 3))
+    assert not cannot_win({1: 6120.0, 3: 8710.0}, 3, (1, 3))
+    assert not cannot_win({0: 1000.0, 3: 4300.0}, 3, (0, 3))  # a single repeat may be off by this much
+    # At B = 256 a prefill takes k = 1 past the graph of 512 tokens too, and then three guesses in such a step are better than one.
+    plan = SweepPlan((256,), (1, 3), 3, 64, 32, ceiling=512, request_tokens=27)
+    assert [plan.stays_within(B, k) for B, k in ((242, 1), (243, 1), (256, 1), (121, 3))] == [True, False, False, True]
+    assert not cannot_win({1: 10_700.0, 3: 30_670.0}, 3, [k for k in (1, 3) if plan.stays_within(256, k)])
 
 
 def test_the_floor_is_never_below_what_a_change_of_length_must_win() -> None:
@@ -137,13 +141,15 @@ def test_adds_no_more_than_a_fifth_of_the_grid_for_edges() -> None:
 
 
 def test_measures_prefills_at_few_batch_sizes_and_at_the_ends_of_the_lengths() -> None:
-    def plan(largest: int, *edges: int) -> SweepPlan:
-        return SweepPlan(batch_sizes(largest), (1, 3), 3, 8, 16, edges)
+    def plan(largest: int, *lengths: int, ceiling: int | None = None) -> SweepPlan:
+        sizes = with_ceilings(batch_sizes(largest), lengths, ceiling, 27)
+        return SweepPlan(sizes, lengths, 3, 8, 16, ceiling, 27)
 
-    assert prefill_batch_sizes(plan(256)) == (8, 32, 128, 256)
-    assert prefill_batch_sizes(plan(256, 170)) == (8, 32, 128, 170, 256)  # a step of 170 * 3 tokens passes 512 with a prefill only
-    assert prefill_batch_sizes(plan(8)) == (8,)
-    assert prefill_batch_sizes(plan(5)) == (5,)
+    assert prefill_batch_sizes(plan(256, 1, 3)) == (8, 32, 128, 256)
+    assert prefill_batch_sizes(plan(256, 1, 3, ceiling=512)) == (8, 32, 128, 256)
+    assert prefill_batch_sizes(plan(256, 1, 2, ceiling=512)) == (8, 32, 128, 170, 256)  # 170 * 3 tokens pass 512 with a prefill only
+    assert prefill_batch_sizes(plan(8, 1)) == (8,)
+    assert prefill_batch_sizes(plan(5, 1)) == (5,)
     assert graph_edges(512, (1, 2, 3), batch_sizes(256)) == (128, 170)  # k=1 reaches it at the end of the grid
     assert graph_edges(None, (1, 3), batch_sizes(256)) == ()
     assert prefill_lengths(SweepPlan((1,), (0, 1, 2, 3), 3, 8, 16)) == (0, 3)
