@@ -195,20 +195,20 @@ def ceiling_batch_sizes(largest_graph: int | None, lengths: Sequence[int], grid:
 def prefill_ceiling_batch_sizes(
     largest_graph: int | None, lengths: Sequence[int], grid: Sequence[int], prompt_tokens: int
 ) -> tuple[int, ...]:
-    """Batch sizes on both sides of where steps with 1, 2 or 3 prefills pass the captured graphs, within the grid.
+    """The first batch sizes where steps with 1, 2 or 3 prefills pass the captured graphs, within the grid.
 
     There one length becomes much slower than another, a good deal before a decode-only step passes them: on an H200 a table whose edge
-    lay at the grid's next point behind it lost 21 % (docs/results.md).
+    lay at the grid's next point behind it lost 21 % (docs/results.md). Decode-only steps do not jump there, so one side is enough.
 
     Args:
         prompt_tokens: of a mean request. The other arguments are as above.
     """
     if largest_graph is None:
         return ()
-    edges = {
-        edge for prefills in range(1, MOST_PREFILLS + 1) for edge in graph_edges(largest_graph - prefills * prompt_tokens, lengths, grid)
-    }
-    return tuple(sorted(edges | {edge + 1 for edge in edges}))
+    sizes: set[int] = set()
+    for prefills in range(1, MOST_PREFILLS + 1):
+        sizes |= {edge + 1 for edge in graph_edges(largest_graph - prefills * prompt_tokens, lengths, grid)}
+    return tuple(sorted(sizes))
 
 
 def graph_edges(largest_graph: int | None, lengths: Sequence[int], grid: Sequence[int]) -> tuple[int, ...]:
