@@ -34,21 +34,21 @@ class Asking:
     temperature: float = 0.0
 
 
-def assert_follows(place: Place, name: str = "decode") -> None:
-    """Each of these replicas gets a table of shorter lengths in the very engine that runs, when other traffic comes."""
-    running = place.restarts(name)
-    before = {pod: drafted(state_of(place, pod)) for pod in pods(place, name)}
-    with in_flight(place, Asking(name)):
+def assert_follows(place: Place, service: str = "decode") -> None:
+    """Each replica behind a Service gets a table of shorter lengths in the very engine that runs, when other traffic comes."""
+    running = place.restarts(service)
+    before = {pod: drafted(state_of(place, pod)) for pod in pods(place, service)}
+    with in_flight(place, Asking(service)):
         place.until(
             lambda: all(drafted(state_of(place, pod)) < most for pod, most in before.items()),
-            f"the tables of {name} follow the traffic; they drafted {before}",
+            f"the tables behind {service} follow the traffic; they drafted {before}",
             WORK_SECONDS,
         )
-    assert place.restarts(name) == running
+    assert place.restarts(service) == running
 
 
-def pods(place: Place, name: str) -> list[str]:
-    return [pod["metadata"]["name"] for pod in place.replicas(name)]
+def pods(place: Place, service: str) -> list[str]:
+    return [pod["metadata"]["name"] for pod in place.replicas(service)]
 
 
 def state_of(place: Place, pod: str) -> dict[str, Any]:

@@ -95,16 +95,17 @@ class Place:
         """How often the pod template changed."""
         return int(self.get("Deployment", name)["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
 
-    def replicas(self, name: str = "decode") -> list[Body]:
-        """The pods of a target that serve or will, by the label that its Service selects by."""
-        return [pod for pod in self.list("Pod", f"llm-d.ai/guide={name}") if "deletionTimestamp" not in pod["metadata"]]
+    def replicas(self, service: str = "decode") -> list[Body]:
+        """The pods that a Service selects and that nobody has deleted."""
+        labels = ",".join(f"{key}={value}" for key, value in self.get("Service", service)["spec"]["selector"].items())
+        return [pod for pod in self.list("Pod", labels) if "deletionTimestamp" not in pod["metadata"]]
 
-    def restarts(self, name: str = "decode") -> dict[str, int]:
+    def restarts(self, service: str = "decode") -> dict[str, int]:
         """By uid of a replica: how often its containers were started again, ours too."""
         kinds = ("containerStatuses", "initContainerStatuses")
         return {
             pod["metadata"]["uid"]: sum(c["restartCount"] for kind in kinds for c in pod["status"].get(kind, ()))
-            for pod in self.replicas(name)
+            for pod in self.replicas(service)
         }
 
     def jobs_started(self) -> int:

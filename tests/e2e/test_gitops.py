@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gitops_tools import GitOps, Repeating
 from place import Place
-from workloads import draft_table, stand_in
+from workloads import draft_table, service, stand_in
 
 EVERY = "3s"
 STILL_ROUNDS = 4
@@ -51,6 +51,7 @@ def test_applied_again_and_again(place: Place) -> None:
         for name, case in CASES.items():
             place.until(lambda name=name: place.list("Deployment", f"llm-d.ai/guide={name}"), f"{name} made its Deployment")
             place.wait_ready(name)
+            place.create(service(name))
             place.create(draft_table(name, name, rollout=case.rollout))
         for name, case in CASES.items():
             place.wait("RolledOut", case.ends, name, seconds=600)

@@ -10,6 +10,7 @@ from typing import Any
 
 import kserve
 import pytest
+from following import QUICK, assert_follows
 from kube_api import Body
 from place import WORK_SECONDS, Place, to_bytes
 from workloads import DRAFT, IMAGE, TIME_SCALE, draft_table
@@ -46,7 +47,7 @@ def chat(**spec: Any) -> Body:
 
 
 def table() -> Body:
-    made = draft_table()
+    made = draft_table(controller=QUICK)
     made["spec"]["targetRef"] = {"apiVersion": "serving.kserve.io/v1alpha2", "kind": KIND, "name": "chat"}
     return made
 
@@ -90,6 +91,7 @@ def test_an_llm_inference_service_whole_way_and_back(place: Place) -> None:
         assert status["fleet"]["honoured"] == status["fleet"]["heard"] == 2
         assert (status["display"]["target"], status["display"]["replicas"]) == ("llmisvc/chat", "2/2")
         assert place.jobs_started() == 1
+        assert_follows(place, SERVICE)
 
         # No fight: one write of the resource, one roll-out of what KServe made of it, and KServe starting anew changes neither.
         place.until(lambda: is_seen(place, 2), "KServe took up what was written")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+from following import QUICK, assert_follows
 from place import Place, to_bytes
-from workloads import DRAFT, SPECULATION, Body, draft_table, reading_a_file, stand_in
+from workloads import DRAFT, SPECULATION, Body, draft_table, reading_a_file, service, stand_in
 
 from tabletune_operator.launch_file import parse_setting
 
@@ -40,13 +41,16 @@ def delete_and_wait(place: Place) -> None:
 def test_a_recommended_overlay_that_its_user_applies_is_noticed_proved_and_kept(place: Place) -> None:
     place.create(stand_in())
     place.wait_ready()
-    place.create(draft_table(rollout={"mode": "Recommend"}))
+    place.create(service())
+    place.create(draft_table(rollout={"mode": "Recommend"}, controller=QUICK))
     place.wait("RolledOut", "Recommended", seconds=300)
     place.assert_untouched()
     apply_overlay(place, stand_in(), place.get("ConfigMap", "tuned-tabletune")["data"])
     applied = to_bytes(place.template())
     place.wait("RolledOut", "Applied", seconds=300)
     place.until(lambda: place.conditions()["Tracking"]["status"] == "True", "it is followed")
+    place.wait_ready()
+    assert_follows(place)
     assert place.jobs_started() == 1
     assert place.revision() == 2
     delete_and_wait(place)
@@ -61,7 +65,8 @@ def mark(place: Place) -> str | None:
 def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(place: Place) -> None:
     # At the same moment, as a tool of Git does: the pod waits for the file, and starts with the setting that Git says.
     place.create(reading_a_file("tuned"))
-    place.create(draft_table(rollout={"mode": "ConfigFile"}, speculation=SPECULATION))
+    place.create(service())
+    place.create(draft_table(rollout={"mode": "ConfigFile"}, speculation=SPECULATION, controller=QUICK))
     place.wait_ready()
     data = place.get("ConfigMap", "tuned-tabletune-config")["data"]
     assert parse_setting(data["vllm.yaml"]) == PRESENT
@@ -74,7 +79,9 @@ def test_an_engine_that_reads_the_file_starts_at_once_and_again_for_its_table(pl
 
     # Plugin and sidecar come by Git, once. The operator still writes its annotation and nothing else.
     apply_overlay(place, reading_a_file("tuned"), data)
-    place.wait("RolledOut", "Proved", seconds=300)
+    place.wait_proved()
+    place.wait_ready()
+    assert_follows(place)
     assert place.jobs_started() == 1
     marked = place.template()
     delete_and_wait(place)

@@ -20,7 +20,7 @@ from tabletune import formats
 from tabletune.table import Table
 
 NAME = "gemma-decode"
-GUIDE = "demo"
+SERVICE = "gemma"
 REQUESTS = 6  # in flight, and the largest batch size: there a draft that is not kept costs most
 FOLLOW_SECONDS = 300
 START_SECONDS = 600  # a busy machine starts an engine in two minutes instead of one
@@ -88,9 +88,9 @@ def test_whole_way_with_real_vllm(quiet_place: Place) -> None:
     assert place.revision(name) == 2
 
     with ThreadPoolExecutor(3) as clients:
-        answers = list(clients.map(lambda prompt: place.complete(prompt, "gemma"), PROMPTS * 3))
+        answers = list(clients.map(lambda prompt: place.complete(prompt, SERVICE), PROMPTS * 3))
     assert answers == [32] * len(answers)
-    (pod,) = pods(place, GUIDE)
+    (pod,) = pods(place, SERVICE)
     everything = 32 * len(answers)
     state = place.until(
         lambda: _state_if(place, pod, lambda s: s["counts"]["tokens"] >= everything), "the sidecar has counted the requests"
@@ -100,12 +100,12 @@ def test_whole_way_with_real_vllm(quiet_place: Place) -> None:
     assert state["problems"] == []
     assert {length for _, _, length in state["table"]["inForce"]} <= set(table.launch_lengths)
 
-    running = place.restarts(GUIDE)
+    running = place.restarts(SERVICE)
     assert list(running.values()) == [0]
-    longer, boot = _follow(place, pod, Asking("gemma", PROMPTS, REQUESTS), lambda s: s["acceptance"]["used"][0] > 0.5)
-    shorter, same = _follow(place, pod, Asking("gemma", PROSE, REQUESTS, temperature=1.0), lambda s: _length(s) < longer)
+    longer, boot = _follow(place, pod, Asking(SERVICE, PROMPTS, REQUESTS), lambda s: s["acceptance"]["used"][0] > 0.5)
+    shorter, same = _follow(place, pod, Asking(SERVICE, PROSE, REQUESTS, temperature=1.0), lambda s: _length(s) < longer)
     assert (shorter < longer, same) == (True, boot)
-    assert place.restarts(GUIDE) == running
+    assert place.restarts(SERVICE) == running
 
     # That engine starts once more with its own arguments, which other tests wait for.
     place.delete("DraftTable", "tuned")
