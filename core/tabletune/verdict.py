@@ -17,6 +17,11 @@ ArmName = Literal["table", "present", "fixed", "off"]
 NOTHING_GAINED = "NothingGained"
 """The reason of a verdict Present whose setting is no better than another on average."""
 
+HURT_MARGIN = 1.5
+"""Noise floors by which one load of several must be behind to count by itself. The floor is two standard errors, which one of a few loads
+passes by chance every now and then; this makes it three.
+"""
+
 
 class VerdictKind(StrEnum):
     TABLE = "Table"
@@ -232,13 +237,13 @@ class _Comparison:
         return self.present_speculates and self._beats("present", "table") and self._beats("present", "fixed")
 
     def _would_hurt(self, arm: ArmName) -> bool:
-        """Wins nothing on average over a present setting that is as good as none, and loses to it at a load."""
+        """Wins nothing on average over a present setting that no speculation does not beat, and loses to it at a load beyond doubt."""
         if not self.present_speculates or self._beats(arm, "present") or self._beats("off", "present"):
             return False
         return bool(self._losing_loads(arm))
 
     def _losing_loads(self, arm: ArmName) -> list[Load]:
-        return [x for x in self.loads if x.gain("present", arm) > self.threshold]
+        return [x for x in self.loads if x.gain("present", arm) > HURT_MARGIN * self.threshold]
 
     def _loses(self, arm: ArmName) -> bool:
         """To what needs neither table nor another fixed length."""

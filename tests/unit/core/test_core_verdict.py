@@ -45,6 +45,9 @@ def decide(*loads: Load, **changes: Any) -> Verdict:
         pytest.param([load(1, 100.5, 101, 100.2, 60)], {}, FIXED, id="nobody wins"),
         pytest.param([load(1, 100.8, 101.5, 99.9, 60)], {}, TABLE, id="present wins over the fixed length only"),
         pytest.param([load(1, 104, 100, 90, 60), load(8, 97, 100, 90, 60)], {}, PRESENT, id="table level on average, worse at a load"),
+        pytest.param(
+            [load(1, 101.3, 100, 90, 60), load(8, 98.7, 100, 90, 60)], {}, TABLE, id="level on average, worse at a load by chance"
+        ),
         pytest.param([load(1, 108, 100, 90, 60), load(8, 97, 100, 90, 60)], {}, TABLE, id="table better on average, worse at a load"),
         pytest.param([load(1, 99.5, 100, 99.5, 60), load(8, 99.5, 100, 99.2, 60)], {}, FIXED, id="all inside the noise at each load"),
         pytest.param([load(1, 104, 100, 90, 101.2), load(8, 97.3, 100, 90, 101.2)], {}, TABLE, id="off beats the present one"),
@@ -132,7 +135,7 @@ def test_nothing_is_changed_for_less_than_there_is(loads: list[Load], noise: flo
     if verdict.kind is PRESENT:
         assert speculates
         beaten = [arm for arm in ("table", "fixed") if mean_gain(loads, "present", arm) > max(0.005, noise)]  # type: ignore[arg-type]
-        hurt = [arm for arm in ("table", "fixed") if any(x.gain("present", arm) > max(0.005, noise) for x in loads)]  # type: ignore[arg-type]
+        hurt = [arm for arm in ("table", "fixed") if any(x.gain("present", arm) > 1.5 * max(0.005, noise) for x in loads)]  # type: ignore[arg-type]
         assert len(beaten) == 2 if verdict.reason == "PresentPays" else hurt
     if verdict.kind is TABLE:
         assert mean_gain(loads, "fixed", "table") <= threshold or any(
