@@ -36,8 +36,8 @@ generate: ## Write crds/ and the chart's copy from the Python models
 
 .PHONY: test test-computing test-on-a-cluster test-unit test-api test-engine test-e2e test-chart test-kserve
 # One side computes, the other mostly waits: side by side they take little more than the longer one. Output comes when a tier is done.
-test: lint ## All tiers, on real parts (24 minutes warm on 2 cores)
-	@echo "Side by side: the engine, api and unit tiers (18 minutes warm), and the chart and e2e tiers (24 minutes warm)"
+test: lint ## All tiers, on real parts (27 minutes warm on 2 cores)
+	@echo "Side by side: the engine, api and unit tiers (20 minutes warm), and the chart and e2e tiers (27 minutes warm)"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-computing test-on-a-cluster
 
 test-computing:
