@@ -116,7 +116,7 @@ class Prefills:
         for c in cells:
             decode = step_times.get(c.batch_size, {}).get(c.draft_length)
             if decode is not None:
-                way = _way(c.batch_size, c.draft_length, c.prompt_tokens, ceiling)
+                way = way_of(c.batch_size, c.draft_length, c.prompt_tokens, ceiling)
                 by_batch_size = pooled.setdefault((way, bucket_of(c.prompt_tokens)), {})
                 by_batch_size.setdefault(c.batch_size, []).append(c.step_time_micros - decode)
         extra = {group: [(B, mean(values)) for B, values in sorted(sizes.items())] for group, sizes in pooled.items()}
@@ -143,7 +143,7 @@ class Prefills:
 
     def extra_micros(self, batch_size: int, draft_length: int, prompt_tokens: int) -> float:
         """What so many prompt tokens add to a step, with what the steps after it are longer or shorter: `T_prefill - T`."""
-        way, bucket = _way(batch_size, draft_length, prompt_tokens, self.ceiling), bucket_of(prompt_tokens)
+        way, bucket = way_of(batch_size, draft_length, prompt_tokens, self.ceiling), bucket_of(prompt_tokens)
         return between(self.extra[self.nearest[way, bucket]], batch_size)
 
 
@@ -152,8 +152,8 @@ def _most_prefills(prefills: float) -> int:
     return ceil(prefills + 4 * sqrt(prefills) + 6)
 
 
-def _way(batch_size: int, draft_length: int, prompt_tokens: int, ceiling: int | None) -> int:
-    """How a step with so many prompt tokens stands to the largest graph."""
+def way_of(batch_size: int, draft_length: int, prompt_tokens: int, ceiling: int | None) -> int:
+    """How a step with so many prompt tokens stands to the largest graph of `ceiling` tokens: WITHIN, PASSING or BEYOND."""
     if ceiling is None:
         return WITHIN
     decode_tokens = batch_size * (draft_length + 1)

@@ -64,13 +64,16 @@ def drafted(state: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def in_flight(place: Place, asking: Asking) -> Iterator[None]:
-    """Requests at any time. Fails afterwards when one of them was not answered whole."""
+    """Requests at any time. Fails afterwards when one of them was not answered whole, or fewer were than there are at once."""
     stop = threading.Event()
 
-    def ask(first: int) -> None:
+    def ask(first: int) -> int:
+        answered = 0
         prompts = itertools.islice(itertools.cycle(asking.prompts), first, None)
         while not stop.is_set():
             assert place.complete(next(prompts), asking.service, asking.max_tokens, asking.temperature) == asking.max_tokens
+            answered += 1
+        return answered
 
     with ThreadPoolExecutor(asking.at_once) as clients:
         asked = [clients.submit(ask, n) for n in range(asking.at_once)]
@@ -78,5 +81,4 @@ def in_flight(place: Place, asking: Asking) -> Iterator[None]:
             yield
         finally:
             stop.set()
-    for each in asked:
-        each.result()
+    assert sum(each.result() for each in asked) >= asking.at_once

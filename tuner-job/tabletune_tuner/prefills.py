@@ -15,6 +15,7 @@ from typing import Any
 from tabletune.regimes import PrefillCell
 from tabletune_tuner.engine import Engine, Seen, Watchdog
 from tabletune_tuner.load import Client, Flow, Prompt, Running, keep
+from tabletune_tuner.sweep_plan import RAMP_STEPS
 
 POLL_SECONDS = 0.05
 LEAST_ANSWER = 16  # tokens
@@ -23,7 +24,6 @@ LEAST_STEPS = 16  # with a prefill, for each length
 LEAST_SECONDS = 1.5  # of a window: a fast engine has so many in a quarter of a second, which one pause of the machine spoils
 ASK_SECONDS = 0.5  # between two looks at all cells, whose answer keeps the engine's thread waiting for milliseconds
 LEAST_SAMPLES = 3  # of a bucket of prompt tokens
-MOST_RAMP_STEPS = 32  # while the last of the first requests come, many at once, as they do not later
 SETTLE_STEPS = 4  # after another length is forced
 LEAST_SHARE = 0.8  # of the batch size, that a step must have to count: one request ends before the next begins
 PATIENCE_STEPS = 400  # of a window, besides those of two answers
@@ -76,7 +76,8 @@ async def measure_prefills(
         await engine.ask("force", draftLength=min(decode), reject=True)
     async with keep(client, prompts, Flow(batch_size, 0, tokens, 0.0)) as running:
         await _look_until(engine, running, is_full)
-        await _look_until(engine, running, _after(min(batch_size, MOST_RAMP_STEPS)))
+        # The last of the first requests come many at once, as they do not later.
+        await _look_until(engine, running, _after(min(batch_size, RAMP_STEPS)))
         for k, micros in sorted(decode.items()):
             if forces:
                 await engine.ask("force", draftLength=k, reject=True)

@@ -65,7 +65,7 @@ class Stages:
         async with connect(self._options.engine_url, self._api_key) as client:
             asking = Asking(client, self._fit(await tokenize_all(client, prompts.texts), timing.hello, traffic.max_tokens))
             frame = self._frame(timing, traffic, asking.prompt_tokens)
-            swept = await self._sweep(asking, timing.hello, frame)
+            swept = await self._sweep(asking, frame)
             hello = await self._starts.serving(timing)
             acceptance = await self._count(asking, prompts, hello, frame)
             decided = await self._decide(asking, hello, frame, swept, acceptance)
@@ -142,12 +142,12 @@ class Stages:
 
     # Step times and acceptance
 
-    async def _sweep(self, asking: Asking, hello: Hello, frame: Frame) -> Swept:
+    async def _sweep(self, asking: Asking, frame: Frame) -> Swept:
         """Step times of the engine with speculation."""
         self._tracker.enter("sweep", f"batch sizes 1 to {frame.largest}, draft lengths {', '.join(map(str, frame.lengths))}")
         result = await self._run_sweep(asking, frame.plan, frame)
         requests = Requests(asking.prompt_tokens, frame.traffic.max_tokens)
-        prefills = Prefills.of(result.prefill, step_times(result.cells), requests, largest_graph(hello.facts))
+        prefills = Prefills.of(result.prefill, step_times(result.cells), requests, frame.plan.ceiling)
         return Swept(result, requests, prefills, noise_ppm(result.cells) / 1e6)
 
     async def _run_sweep(self, asking: Asking, plan: SweepPlan, frame: Frame) -> SweepResult:

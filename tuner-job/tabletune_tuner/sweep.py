@@ -183,7 +183,7 @@ class Sweep:
                     begun = now
             except NotReachedError as error:
                 # Another than the first had fewer tokens left than it needs, and is tried with requests of its own.
-                if pending[0] == first and self._is_hopeless(B, first, error):
+                if pending[0] == first and self._missed(B, first, error):
                     self._skip(B, pending.pop(0), str(error))
             except EngineFailureError as error:
                 if self._died(B, pending[0], error):
@@ -198,9 +198,9 @@ class Sweep:
         self._tracker.drop(self._plan.steps * self._plan.repeats)
         self._skipped[B, k] = reason
 
-    def _is_hopeless(self, B: int, k: int, error: NotReachedError) -> bool:
-        """Whether a cell that was not reached is given up. Requests that ended too early are no sign of the engine the first time: the
-        machine was busy with something else while they ran.
+    def _missed(self, B: int, k: int, error: NotReachedError) -> bool:
+        """Note a cell that was not reached; tell whether it is given up. Requests that ended too early say nothing of the engine the first
+        time: the machine was busy with something else while they ran.
         """
         if not isinstance(error, EndedEarlyError):
             return True

@@ -11,7 +11,7 @@ from statistics import median
 from tabletune.acceptance import Estimate
 from tabletune.goodput import predict_goodput
 from tabletune.profile import Ceiling, Cell, SkippedCell
-from tabletune.regimes import PrefillCell
+from tabletune.regimes import WITHIN, PrefillCell, way_of
 from tabletune.table import MIN_SWITCH_GAIN, build_choices
 
 RAMP_STEPS = 32  # until all requests decode, besides one a request
@@ -64,7 +64,7 @@ class SweepPlan:
 
     def stays_within(self, batch_size: int, draft_length: int) -> bool:
         """Whether a step of these stays within the largest graph with a prefill in it."""
-        return self.ceiling is None or batch_size * (draft_length + 1) + self.request_tokens <= self.ceiling
+        return way_of(batch_size, draft_length, self.request_tokens, self.ceiling) == WITHIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,10 @@ class Window:
         return min(B - 1, LEAST_SHARE * B) <= self.batch_size <= B
 
     def __str__(self) -> str:
-        prefills = f"{self.prefill_share:.0%} of steps with a prefill, {self.prefill_seconds * 1000:.1f} ms" if self.prefill_share else ""
-        return f"{self.tokens_per_second:,.1f} tokens/s{f' ({prefills})' if prefills else ''}"
+        rate = f"{self.tokens_per_second:,.1f} tokens/s"
+        if not self.prefill_share:
+            return rate
+        return f"{rate} ({self.prefill_share:.0%} of steps with a prefill, {self.prefill_seconds * 1000:.1f} ms)"
 
 
 @dataclass(frozen=True, slots=True)
